@@ -1,0 +1,47 @@
+"""The benchmarks by name. A benchmark is `figures()` in `labkit/bench/NAME.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from labkit.bench.figures import Figure
+from labkit.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark's name, which is also its module's, and one line on what it does."""
+
+    name: str
+    description: str
+
+    def run(self) -> list[Figure]:
+        """Load the module, measure, and return its figures."""
+        module = import_module(f"labkit.bench.{self.name}")
+        return list(module.figures())
+
+
+BENCHMARKS: tuple[Benchmark, ...] = (
+    Benchmark(
+        "ranks",
+        "start, re-run, fail, interrupt and end ranks, beside ipyparallel and "
+        "accelerate's notebook_launcher",
+    ),
+)
+
+
+def find(name: str) -> Benchmark:
+    """The benchmark of this name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    for benchmark in BENCHMARKS:
+        if benchmark.name == name:
+            return benchmark
+    names = ", ".join(benchmark.name for benchmark in BENCHMARKS)
+    raise UsageError(
+        f"A benchmark must be one of: {names}; {name!r} was asked for. "
+        "Try `labkit bench`, which lists them."
+    )

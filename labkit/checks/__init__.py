@@ -1,0 +1,86 @@
+"""Checks of the exercises: `check("0.1", speak_in_order)`.
+
+A check runs the learner's function on real ranks, judges what it did by what was
+recorded, and says, property by property, what holds. It never reads source code.
+`hint("0.1")` gives the next hint; `predict` and `reveal` keep a guess until the number
+is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from labkit.checks.exercise import Exercise, Stage, find, refuse_odd
+from labkit.checks.guess import predict, reveal
+from labkit.checks.show import show
+from labkit.checks.verdict import Property, Verdict, judge
+from labkit.errors import CheckFailed
+
+__all__ = ["Property", "Verdict", "assess", "check", "hint", "predict", "reveal"]
+
+_hints_given: dict[str, int] = {}
+
+
+def check(
+    exercise_id: str, answer: Callable[..., Any], *, seed: int | None = None
+) -> Verdict:
+    """Run an answer through its exercise's cases and show the points by property.
+
+    The random cases are drawn from `seed`: by default the same ones each time, so that
+    a fault can be looked at again.
+
+    Raises:
+        UsageError: There is no such exercise.
+        CheckFailed: A property does not hold; the message names it, what must hold,
+            what was seen, and what to try.
+    """
+    from labkit.checks.run import RankStage
+
+    exercise = find(exercise_id)
+    refuse_odd(exercise, answer)
+    with RankStage() as stage:
+        verdict = assess(exercise, answer, stage, seed=seed)
+        printed = stage.printed
+    show(verdict)
+    if not verdict.passed:
+        raise CheckFailed(_complaint(verdict, printed))
+    return verdict
+
+
+def assess(
+    exercise: Exercise, answer: Callable[..., Any], stage: Stage, *, seed: int | None
+) -> Verdict:
+    """Judge an answer on a stage; raises for nothing that the answer does."""
+    judged = exercise.judge(answer, stage, exercise.seed if seed is None else seed)
+    return judge(
+        exercise.id, exercise.title, exercise.points, judged.faults, judged.played
+    )
+
+
+def _complaint(verdict: Verdict, printed: str) -> str:
+    points = f"{verdict.points} of {verdict.out_of} points"
+    lines = [f"{verdict.exercise} {verdict.title}: {points}"]
+    lines += [
+        f"{line.judged.value}: {line.message}"
+        for line in verdict.lines
+        if not line.passed
+    ]
+    if printed:
+        lines.append(f"Your function printed:\n{printed.rstrip()}")
+    return "\n".join(lines)
+
+
+def hint(exercise_id: str) -> None:
+    """Show one more hint for an exercise; each call unfolds the next step.
+
+    Raises:
+        UsageError: There is no such exercise.
+    """
+    exercise = find(exercise_id)
+    given = min(_hints_given.get(exercise_id, 0) + 1, len(exercise.hints))
+    _hints_given[exercise_id] = given
+    for number, text in enumerate(exercise.hints[:given], 1):
+        print(f"Hint {number} of {len(exercise.hints)}: {text}")
+    if given == len(exercise.hints):
+        print("That was the last one; an answer stands in the solutions folder.")

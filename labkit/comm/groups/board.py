@@ -1,0 +1,89 @@
+"""A notice board in shared memory: what each rank is about to transfer.
+
+Backends do not compare calls: gloo adds 100 floats to 200, or reads floats as integers,
+and returns. So each rank posts the signature of a call before it issues it, and compares
+with the others when it issues and again when its wait ends, before anybody can use what
+came. Who is right, and where, is the kernel's to explain; here a rank only stops.
+
+Each rank owns one row of fixed size. A slot holds (key, signature); the key names the
+call (group and number, or the two ends of a message), so that a slot taken over by a
+later call is never mistaken for this one.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from labkit.errors import MismatchError
+from labkit.record.events import P2P, Comm
+
+NUM_SLOTS = 4096
+_SLOT = struct.Struct("=QQ")
+_ROW_BYTES = NUM_SLOTS * _SLOT.size
+_KEY_MASK = (1 << 63) - 1
+
+
+class Board:
+    """One rank's view of the board; a file that all ranks of one machine map."""
+
+    def __init__(self, path: str, rank: int, world_size: int) -> None:
+        self._rank = rank
+        size = world_size * _ROW_BYTES
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if Path(path).stat().st_size < size:
+                os.ftruncate(fd, size)
+            self._memory = mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
+
+    def post(self, comm: Comm) -> None:
+        """Say what this rank is about to do, before it does it."""
+        key, signature = self._key(comm, self._rank), _signature(comm)
+        at = self._at(self._rank, key)
+        _SLOT.pack_into(self._memory, at, 0, signature)
+        _SLOT.pack_into(self._memory, at, key, signature)
+
+    def compare(self, comm: Comm, ranks: Iterable[int]) -> None:
+        """Raise MismatchError if a rank has posted another call in this one's place."""
+        key, signature = self._key(comm, self._rank), _signature(comm)
+        others = (comm.peer,) if comm.kind in P2P else ranks
+        for rank in others:
+            if rank is None:
+                continue
+            posted_key, posted = _SLOT.unpack_from(self._memory, self._at(rank, key))
+            if posted_key == key and posted != signature:
+                raise MismatchError(
+                    f"every rank must make the same call; rank {rank}'s does not match "
+                    f"rank {self._rank}'s {comm.kind}"
+                )
+
+    def _at(self, rank: int, key: int) -> int:
+        return rank * _ROW_BYTES + key % NUM_SLOTS * _SLOT.size
+
+    def _key(self, comm: Comm, me: int) -> int:
+        if comm.kind in P2P:
+            ends = (me, comm.peer) if comm.kind == "send" else (comm.peer, me)
+            return _hash(f"{comm.group}/{ends}/{comm.tag}/{comm.pair_seq}")
+        return _hash(f"{comm.group}/{comm.group_seq}")
+
+
+def _signature(comm: Comm) -> int:
+    """What must agree: for an all_to_all the kind and type only, since splits differ."""
+    if comm.kind in P2P:
+        return _hash(f"message/{comm.dtype}/{comm.numel}")
+    if comm.kind in ("barrier", "new_group"):
+        return _hash(f"{comm.kind}/{comm.shapes}")
+    count = "" if comm.kind == "all_to_all" else comm.numel
+    return _hash(f"{comm.kind}/{comm.dtype}/{count}/{comm.op}/{comm.peer}")
+
+
+def _hash(text: str) -> int:
+    """A number that is the same in every process, and never 0."""
+    data = text.encode()
+    return (zlib.crc32(data) << 31 ^ zlib.adler32(data)) & _KEY_MASK | 1

@@ -1,0 +1,359 @@
+"""A process group that records every transfer, then hands it to the real one.
+
+`RecordingGroup` holds a normal process group (gloo, nccl or threads) and forwards to it.
+It sees what learners call, and what DDP, FSDP2, DTensor and pipelining call from C++.
+Before: the caller hands tensors to a collective. After: the same, and the rank's recorder
+holds what was issued, from which line, and how long the rank stood still for it.
+
+    dist.all_reduce ──> RecordingGroup ──> inner group (gloo, nccl, threads)
+                              │
+                              └──> Recorder: Comm, WaitStart, WaitEnd
+
+[Note: both names] torch renamed some methods (`_allgather_base` became
+`all_gather_single` in 2.13). Python code calls the name of its version; C++ looks for the
+new one first, so each is overridden under both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from labkit.comm.groups.board import Board
+from labkit.comm.groups.site import calling_site
+from labkit.errors import UsageError
+from labkit.record.events import Comm, Kind
+from labkit.record.recorder import Recorder
+
+NO_TIMEOUT = timedelta(0)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a collective was handed: what must agree between ranks, and its root."""
+
+    tensors: tuple[Tensor, ...] = ()
+    root: int | None = None
+    tag: int = 0
+    op: str | None = None
+    send_splits: tuple[int, ...] | None = None
+    recv_splits: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a rank's host does around a transfer: slow a rank down, or make it fail."""
+
+    before_issue: Callable[[Kind], None] | None = None
+    after_wait: Callable[[], None] | None = None
+
+
+class RecordedWork(dist.Work):
+    """A transfer under way: forwards to the inner work, and records who waits for it."""
+
+    def __init__(
+        self,
+        inner: dist.Work,
+        comm: Comm,
+        group: RecordingGroup,
+        ready: dist.Work | None = None,
+    ) -> None:
+        super().__init__()
+        self._inner = inner
+        self._comm = comm
+        self._group = group
+        self._ready = ready
+        self._waited = False
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Stand still until the transfer has ended."""
+        if self._waited:
+            return self._inner.wait(timeout)
+        with self._group.recorder.waiting(self._comm.id):
+            if self._ready is not None:
+                self._ready.wait(timeout)
+            with _in_words(self._comm):
+                result = self._inner.wait(timeout)
+        self._waited = True
+        self._group.ended(self._comm)
+        return result
+
+    def is_completed(self) -> bool:
+        """Whether the transfer has ended."""
+        met = self._ready is None or self._ready.is_completed()
+        return met and self._inner.is_completed()
+
+    def get_future(self) -> Any:
+        """The inner work's future: C++ code waits through it, unseen."""
+        return self._inner.get_future()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _FORWARDED:
+            return getattr(object.__getattribute__(self, "_inner"), name)
+        return object.__getattribute__(self, name)
+
+
+# pybind defines these on dist.Work itself, so __getattr__ would never be asked for them.
+_FORWARDED = frozenset({
+    "is_success", "exception", "result", "synchronize", "source_rank", "_source_rank",
+    "block_current_stream", "get_future_result", "_get_duration", "_get_op_type",
+})  # fmt: skip
+
+
+class RecordingGroup(dist.ProcessGroup):
+    """Records each transfer of one group on one rank, then forwards it."""
+
+    def __init__(
+        self,
+        inner: dist.ProcessGroup,
+        *,
+        uid: str,
+        ranks: Sequence[int],
+        recorder: Recorder,
+        hooks: Hooks,
+        board: Board | None = None,
+        ready: dist.ProcessGroup | None = None,
+    ) -> None:
+        """Wrap `inner`; `ready`, if given, makes each send wait for its receive."""
+        super().__init__(inner.rank(), inner.size())
+        self.inner = inner
+        self.uid = uid
+        self.ranks = tuple(ranks)
+        self.recorder = recorder
+        self.hooks = hooks
+        self._board = board
+        self._ready_group = ready
+        self._tokens: list[dist.Work] = []
+        recorder.new_group(uid, self.ranks)
+
+    def issue(self, method: str, kind: Kind, call: Call, args: Any, kwargs: Any) -> Any:
+        """Record `call`, forward it, and return the work to wait for."""
+        if self.hooks.before_issue is not None:
+            self.hooks.before_issue(kind)
+        comm = self.recorder.comm(
+            kind,
+            self.uid,
+            peer=None if call.root is None else self.ranks[call.root],
+            tag=call.tag,
+            shapes=tuple(tuple(tensor.shape) for tensor in call.tensors),
+            dtype=dtype_name(call.tensors[0].dtype) if call.tensors else "",
+            payload_bytes=sum(t.numel() * t.element_size() for t in call.tensors),
+            op=call.op,
+            send_splits=call.send_splits,
+            recv_splits=call.recv_splits,
+            site=calling_site(),
+        )
+        if self._board is not None:
+            self._board.post(comm)
+            self._board.compare(comm, self.ranks)
+        ready = self._meet(kind, call) if self._ready_group is not None else None
+        with _in_words(comm):
+            inner = getattr(self.inner, method)(*args, **kwargs)
+        if inner is None:
+            return None
+        return RecordedWork(inner, comm, self, ready)
+
+    def ended(self, comm: Comm) -> None:
+        """Called by a work once it has been waited for: compare before anybody reads."""
+        if self._board is not None:
+            self._board.compare(comm, self.ranks)
+        if self.hooks.after_wait is not None:
+            self.hooks.after_wait()
+
+    def _meet(self, kind: Kind, call: Call) -> dist.Work | None:
+        """Rendezvous: a receive tells its sender that it is there; a send waits for it."""
+        assert self._ready_group is not None
+        self._tokens = [work for work in self._tokens if not work.is_completed()]
+        token = torch.zeros(1, dtype=torch.uint8)
+        if kind == "send":
+            return self._ready_group.recv([token], call.root, call.tag)
+        if kind == "recv":
+            self._tokens.append(self._ready_group.send([token], call.root, call.tag))
+        return None
+
+    def monitored_barrier(self, *args: Any, **kwargs: Any) -> None:
+        """A barrier that blocks in C++: recorded as one, with the wait around it."""
+        comm = self.recorder.comm("barrier", self.uid, site=calling_site())
+        with self.recorder.waiting(comm.id):
+            self.inner.monitored_barrier(*args, **kwargs)
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self.inner._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        return self.inner._end_coalescing(device)
+
+    def shutdown(self) -> None:
+        """End the inner group."""
+        self.inner.shutdown()
+
+    def abort(self) -> None:
+        """Abort the inner group."""
+        self.inner.abort()
+
+
+@contextmanager
+def _in_words(comm: Comm) -> Iterator[None]:
+    """Where gloo cannot move a dtype, say what it can move instead."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "Invalid scalar type" not in str(error):
+            raise
+        raise UsageError(
+            f"{comm.kind} on gloo needs a dtype that it can move; this rank handed over "
+            f"{comm.dtype}. Convert before the call: torch.view_as_real(x) for complex "
+            "numbers, x.to(torch.int32) for int16"
+        ) from None
+
+
+@cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _flat(tensors: Any) -> tuple[Tensor, ...]:
+    """Every tensor of a tensor, a list of tensors, or a list of lists."""
+    if isinstance(tensors, Tensor):
+        return (tensors,)
+    return tuple(tensor for item in tensors for tensor in _flat(item))
+
+
+def _op_name(options: Any) -> str:
+    op = getattr(options, "reduceOp", options)
+    return str(getattr(op, "op", op)).rpartition(".")[2].lower()
+
+
+_FIRST_ARGUMENT = {"allreduce_coalesced": "tensors", "allreduce": "tensors"}
+
+
+def _options(args: Sequence[Any], kwargs: dict[str, Any], position: int) -> Any:
+    if len(args) > position:
+        return args[position]
+    return kwargs.get("opts", kwargs.get("op", kwargs.get("root")))
+
+
+def _root(options: Any) -> int:
+    return int(getattr(options, "rootRank", options if options is not None else 0))
+
+
+def _reduced(position: int) -> Callable[..., Call]:
+    """The tensors at `position` must agree, and so must the reduction."""
+
+    def describe(args: Sequence[Any], kwargs: dict[str, Any], size: int) -> Call:
+        options = _options(args, kwargs, max(1, position + 1))
+        op = "sum" if options is None else _op_name(options)
+        return Call(_flat(args[position]), op=op)
+
+    return describe
+
+
+def _agreeing(position: int) -> Callable[..., Call]:
+    """The tensors at `position` must agree between ranks."""
+
+    def describe(args: Sequence[Any], kwargs: dict[str, Any], size: int) -> Call:
+        return Call(_flat(args[position]))
+
+    return describe
+
+
+def _rooted(position: int, options_at: int, *, reduces: bool = False) -> Any:
+    """The tensors at `position` must agree, and so must the root."""
+
+    def describe(args: Sequence[Any], kwargs: dict[str, Any], size: int) -> Call:
+        options = _options(args, kwargs, options_at)
+        op = _op_name(options) if reduces else None
+        return Call(_flat(args[position]), root=_root(options), op=op)
+
+    return describe
+
+
+def _uneven(args: Sequence[Any], kwargs: dict[str, Any], size: int) -> Call:
+    """all_to_all of one tensor: rows of the first dimension go to each rank."""
+    output, input_, recv_rows, send_rows = args[:4]
+    return Call(
+        (input_,),
+        send_splits=_elements(input_, send_rows, size),
+        recv_splits=_elements(output, recv_rows, size),
+    )
+
+
+def _elements(tensor: Tensor, rows: Sequence[int], size: int) -> tuple[int, ...]:
+    if not rows:
+        return (tensor.numel() // size,) * size
+    row = tensor[0].numel() if tensor.dim() and tensor.shape[0] else 1
+    return tuple(int(count) * row for count in rows)
+
+
+def _pieces(args: Sequence[Any], kwargs: dict[str, Any], size: int) -> Call:
+    """all_to_all of lists: one tensor for each rank."""
+    outputs, inputs = args[:2]
+    return Call(
+        _flat(inputs),
+        send_splits=tuple(tensor.numel() for tensor in inputs),
+        recv_splits=tuple(tensor.numel() for tensor in outputs),
+    )
+
+
+def _nothing(args: Sequence[Any], kwargs: dict[str, Any], size: int) -> Call:
+    return Call()
+
+
+def _peer(args: Sequence[Any], kwargs: dict[str, Any], size: int) -> Call:
+    return Call(_flat(args[0]), root=int(args[1]), tag=int(args[2]))
+
+
+def _any_source(args: Sequence[Any], kwargs: dict[str, Any], size: int) -> Call:
+    return Call(_flat(args[0]), tag=int(args[1]))
+
+
+_METHODS: dict[str, tuple[Kind, Callable[..., Call]]] = {
+    "send": ("send", _peer),
+    "recv": ("recv", _peer),
+    "recv_anysource": ("recv", _any_source),
+    "broadcast": ("broadcast", _rooted(0, 1)),
+    "reduce": ("reduce", _rooted(0, 1, reduces=True)),
+    "gather": ("gather", _rooted(1, 2)),
+    "scatter": ("scatter", _rooted(0, 2)),
+    "allreduce": ("all_reduce", _reduced(0)),
+    "allreduce_coalesced": ("all_reduce", _reduced(0)),
+    "allgather": ("all_gather", _agreeing(1)),
+    "allgather_coalesced": ("all_gather", _agreeing(1)),
+    "all_gather_single": ("all_gather", _agreeing(1)),
+    "_allgather_base": ("all_gather", _agreeing(1)),
+    "all_gather_single_coalesced": ("all_gather", _agreeing(1)),
+    "allgather_into_tensor_coalesced": ("all_gather", _agreeing(1)),
+    "reduce_scatter": ("reduce_scatter", _reduced(1)),
+    "reduce_scatter_single": ("reduce_scatter", _reduced(1)),
+    "_reduce_scatter_base": ("reduce_scatter", _reduced(1)),
+    "reduce_scatter_single_coalesced": ("reduce_scatter", _reduced(1)),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", _reduced(1)),
+    "all_to_all_single": ("all_to_all", _uneven),
+    "alltoall_base": ("all_to_all", _uneven),
+    "alltoall": ("all_to_all", _pieces),
+    "barrier": ("barrier", _nothing),
+}
+
+
+def _recorded(method: str, kind: Kind, describe: Callable[..., Call]) -> Any:
+    def forward(self: RecordingGroup, *args: Any, **kwargs: Any) -> Any:
+        call = describe(args, kwargs, len(self.ranks))
+        return self.issue(method, kind, call, args, kwargs)
+
+    forward.__name__ = method
+    forward.__doc__ = f"Record a {kind}, then forward it."
+    return forward
+
+
+for _method, (_kind, _describe) in _METHODS.items():
+    if hasattr(dist.ProcessGroup, _method):
+        setattr(RecordingGroup, _method, _recorded(_method, _kind, _describe))

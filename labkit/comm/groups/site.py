@@ -1,0 +1,50 @@
+"""Which line of the learner's code made a call."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from labkit.record.events import Site
+
+LABKIT_FOLDER = str(Path(__file__).resolve().parents[2]) + os.sep
+_LIBRARIES = (
+    os.path.dirname(torch.__file__) + os.sep,
+    LABKIT_FOLDER,
+    os.path.dirname(os.__file__) + os.sep,
+    "<frozen ",
+)
+
+
+@cache
+def is_library(filename: str) -> bool:
+    """Whether a file belongs to torch, labkit or the standard library."""
+    return filename.startswith(_LIBRARIES)
+
+
+def _innermost_own(frame: FrameType | None) -> Site | None:
+    while frame is not None:
+        code = frame.f_code
+        if not is_library(code.co_filename):
+            return Site(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+    return None
+
+
+def calling_site() -> Site | None:
+    """The innermost line that is neither torch's nor labkit's.
+
+    A thread of autograd's own has no such line: there, the main thread's is taken, which
+    stands at `loss.backward()`.
+    """
+    site = _innermost_own(sys._getframe(1))
+    if site is None and threading.current_thread() is not threading.main_thread():
+        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        site = _innermost_own(main)
+    return site

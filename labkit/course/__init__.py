@@ -1,0 +1,1 @@
+"""The course around the library: lessons built, handed out and checked."""

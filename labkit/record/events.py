@@ -1,0 +1,127 @@
+"""What a rank tells of itself: one ordered stream of small events.
+
+The kernel reads the stream while it grows: to explain a hang, to draw a timeline, to
+count messages. A rank is named by whoever holds its stream, so no event repeats it.
+Times are seconds of the machine's monotonic clock, the same for all its processes.
+
+`lane` 0 is the thread that runs the learner's function; other threads have other lanes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+Kind: TypeAlias = Literal[
+    "send", "recv", "broadcast", "reduce", "all_reduce", "gather", "scatter",
+    "all_gather", "reduce_scatter", "all_to_all", "barrier", "new_group",
+]  # fmt: skip
+P2P = frozenset({"send", "recv"})
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+
+
+class Site(NamedTuple):
+    """The line of the learner's code that made a call."""
+
+    filename: str
+    line: int
+    function: str
+
+
+class NewGroup(NamedTuple):
+    """The rank became a member of a group; `ranks` are global, in group order."""
+
+    uid: str
+    ranks: tuple[int, ...]
+
+
+class Comm(NamedTuple):
+    """A transfer was issued. `id` numbers the rank's transfers from 0, over all groups.
+
+    `group_seq` counts the collectives that this rank issued on the group before;
+    `pair_seq` counts its sends (or receives) with the same peer and tag before.
+    `peer` is the other end of a send or recv, or the root of a rooted collective, as a
+    global rank; None where there is no root, and for a receive from any source.
+    `shapes` are those of the tensors handed over: for a rooted collective or a scatter,
+    of the tensor that must agree between ranks.
+    `send_splits` and `recv_splits` are set for an all_to_all: elements to and from each
+    rank of the group.
+    """
+
+    id: int
+    kind: Kind
+    group: str
+    group_seq: int
+    peer: int | None
+    tag: int
+    pair_seq: int
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+    payload_bytes: int
+    op: str | None
+    send_splits: tuple[int, ...] | None
+    recv_splits: tuple[int, ...] | None
+    lane: int
+    site: Site | None
+    issued_s: float
+
+    @property
+    def numel(self) -> int:
+        """Elements handed over."""
+        total = 0
+        for shape in self.shapes:
+            count = 1
+            for size in shape:
+                count *= size
+            total += count
+        return total
+
+
+class WaitStart(NamedTuple):
+    """A thread began to wait for transfer `target` and stands still until WaitEnd."""
+
+    target: int
+    lane: int
+    at_s: float
+
+
+class WaitEnd(NamedTuple):
+    """The wait for transfer `target` is over; `ok` is False where it raised."""
+
+    target: int
+    at_s: float
+    ok: bool
+
+
+class CommEnd(NamedTuple):
+    """Transfer `target` is known to have ended, whether or not anybody waited."""
+
+    target: int
+    at_s: float
+
+
+class SpanStart(NamedTuple):
+    """A named stretch of the rank's program began."""
+
+    name: str
+    lane: int
+    at_s: float
+
+
+class SpanEnd(NamedTuple):
+    """The lane's innermost open span ended."""
+
+    lane: int
+    at_s: float
+
+
+class Mark(NamedTuple):
+    """Something happened at one moment: `record.mark("spoke")`."""
+
+    name: str
+    lane: int
+    at_s: float
+
+
+Event: TypeAlias = (
+    NewGroup | Comm | WaitStart | WaitEnd | CommEnd | SpanStart | SpanEnd | Mark
+)

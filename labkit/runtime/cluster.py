@@ -1,0 +1,438 @@
+"""Ranks driven from a notebook: `Cluster(4).run(function)`.
+
+Before: nothing runs. After: `function` has run on every rank, each result is in
+`run.results`, and the ranks are warm, with their variables, for the next cell. When it
+does not end well, the error says which rank, which line, and what to try.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextvars
+import html
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from labkit.errors import ClusterClosed, RunError, StuckError, UsageError
+from labkit.record.events import P2P, Event
+from labkit.record.intervals import Row, rows
+from labkit.runtime import devices, payload, sources, verdict
+from labkit.runtime.diagnosis import Ledger
+from labkit.runtime.drive import AllDone, Drive, Interrupted, Team, Verdict
+from labkit.runtime.generation import Generation
+from labkit.runtime.nodes import Door, JoinedGeneration
+from labkit.runtime.output import OutputPrinter
+from labkit.runtime.rank import travel
+from labkit.runtime.rank.messages import Done, Job, Knobs
+
+_job_ids = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left: one result a rank, and everything the ranks did."""
+
+    ranks: tuple[int, ...]
+    results: list[Any]
+    events: list[list[Event]] = field(repr=False)
+    seconds: float
+
+    def rows(self) -> list[Row]:
+        """Who computed, waited and transferred when: one row for each stretch."""
+        return rows(self.events, ranks=self.ranks)
+
+    def timeline(self, title: str = "") -> Any:
+        """A picture of the rows: compute above, communication and waiting below."""
+        from labkit.view.timeline import timeline
+
+        return timeline(self.events, title=title, ranks=self.ranks)
+
+
+class Cluster:
+    """`world_size` ranks that a notebook runs functions on."""
+
+    def __init__(
+        self,
+        world_size: int,
+        *,
+        backend: Literal["auto", "gloo", "nccl", "threads"] = "auto",
+        device: str = "auto",
+        start: Literal["auto", "fork", "spawn"] = "auto",
+        threads: int | None = None,
+        rendezvous: bool = False,
+        nodes: str | None = None,
+        quiet: bool = False,
+    ) -> None:
+        """Choose backend and devices, say so, and start the ranks in the background.
+
+        Args:
+            world_size: How many ranks.
+            backend: `"threads"` runs the ranks as threads of one process, one at a time.
+            device: `"cpu"` or `"cuda"`; by default a GPU for each rank where there is.
+            start: How a rank's process is made.
+            threads: How many threads a rank computes with.
+            rendezvous: A send ends only when it is received: no buffer hides a deadlock.
+            nodes: HOST:PORT at which ranks of other nodes join; nothing starts here.
+            quiet: Say nothing.
+
+        Raises:
+            UsageError: This machine cannot do it.
+        """
+        self.world_size = world_size
+        self.rendezvous = rendezvous
+        self._knobs: dict[int, Knobs] = {}
+        self._lock = threading.Lock()
+        self._door = Door.at(nodes, world_size) if nodes is not None else None
+        self.placement = None if self._door is not None else devices.place(
+            world_size, devices.look(), backend=backend, device=device, start=start,
+            threads=threads,
+        )  # fmt: skip
+        self._closed = False
+        self._team: Team | None = None
+        if self._door is None:
+            self._team = self._new_team()
+        _clusters.append(weakref.ref(self))
+        register_magic()
+        if not quiet:
+            print(self.description)
+
+    @property
+    def description(self) -> str:
+        """What was chosen and why, or how ranks join."""
+        if self.placement is not None:
+            return self.placement.because
+        assert self._door is not None
+        return self._door.instructions()
+
+    def _new_team(self) -> Team:
+        if self.placement is None:
+            assert self._door is not None
+            generation = JoinedGeneration(self._door)
+            backend = generation.hellos[0].backend
+        else:
+            generation = Generation(
+                self.placement, self.world_size, rendezvous=self.rendezvous
+            )
+            backend = self.placement.backend
+        ledger = Ledger(
+            self.world_size,
+            ignore_tags=backend == "nccl",
+            rendezvous=self.rendezvous or backend == "gloo",
+        )
+        return Team(generation, ledger, hosted=backend == "threads")
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        ranks: Sequence[int] | None = None,
+        background: bool = False,
+        **kwargs: Any,
+    ) -> Run:
+        """Call `function(*args, **kwargs)` on every rank, or on `ranks` only.
+
+        Returns when all have returned. Arguments, and whatever the function uses, travel
+        by value; what it returns travels back. With `background=True` it returns a
+        BackgroundRun at once.
+
+        Raises RankFailed, RankDied, a StuckError, TravelError or RunInterrupted.
+        """
+        chosen = self._check_ranks(ranks)
+        packed = payload.pack_call(function, args, kwargs, len(chosen))
+        job = self._job(packed, chosen, filename=None)
+        return self._start(job, packed.warning, background=background)
+
+    def run_cell(self, source: str, ranks: Sequence[int] | None = None) -> None:
+        """Run a cell's source in the ranks' own variables: what `%%ranks` calls."""
+        chosen = self._check_ranks(ranks)
+        filename, brought = sources.cell_context(source)
+        packed = payload.pack_cell(source, brought, len(chosen))
+        packed.cells[filename] = source
+        job = self._job(packed, chosen, filename=filename)
+        self._start(job, None, background=False)
+
+    def _job(
+        self, packed: payload.Payload, ranks: tuple[int, ...], *, filename: str | None
+    ) -> Job:
+        return Job(
+            id=next(_job_ids),
+            ranks=ranks,
+            body=packed.body,
+            cell_filename=filename,
+            sources=packed.cells,
+            labels={name: sources.label(name) for name in packed.cells},
+            modules=packed.modules,
+            knobs=dict(self._knobs),
+        )
+
+    def _start(self, job: Job, warning: str | None, *, background: bool) -> Any:
+        if warning:
+            sys.stderr.write(f"[labkit] {warning}\n")
+        if not self._lock.acquire(blocking=False):
+            raise UsageError(
+                "one run at a time: this cluster is still busy with a background run. "
+                "Wait for it with .wait(), end it with .stop(), or make a second Cluster"
+            )
+        if background:
+            return BackgroundRun(self, job)
+        try:
+            with _sigint_as_flag() as is_interrupted:
+                return self._drive(job, is_interrupted)
+        finally:
+            self._lock.release()
+
+    def _drive(self, job: Job, is_interrupted: Callable[[], bool]) -> Run:
+        if self._team is not None and (self._team.guard_gone or self._team.gone):
+            self._replace()
+        if self._team is None:
+            self._team = self._new_team()
+        printer = OutputPrinter(self.world_size)
+        drive = Drive(self._team, job, printer, is_interrupted)
+        began_s = time.monotonic()
+        ended = drive.run()
+        seconds = time.monotonic() - began_s
+        if isinstance(ended, AllDone):
+            printer.finish()
+            return self._finished(drive, seconds)
+        raise self._explain(ended, drive, printer)
+
+    def _finished(self, drive: Drive, seconds: float) -> Run:
+        done = [drive.outcomes[rank] for rank in drive.ranks]
+        results = [travel.loads(each.result) for each in done if isinstance(each, Done)]
+        events = [drive.events[rank] for rank in drive.ranks]
+        return Run(drive.ranks, results, events, seconds)
+
+    def _explain(
+        self, ended: Verdict, drive: Drive, printer: OutputPrinter
+    ) -> BaseException:
+        assert self._team is not None
+        drive.note_out()
+        if isinstance(ended, Interrupted):
+            drive.ask_where()
+        kept = drive.may_keep(ended)
+        names = [n for known in self._team.variables.values() for n in known]
+        error = verdict.error_of(ended, drive, verdict.fate_text(kept, names))
+        if isinstance(error, RunError):
+            error.events = [drive.events[rank] for rank in drive.ranks]
+        if not kept:
+            self._replace()
+        printer.finish()
+        if isinstance(error, StuckError):
+            _show_details(error)
+        return error
+
+    def _replace(self) -> None:
+        """End this generation; fresh ranks start while the notebook goes on.
+
+        Ranks of other nodes join again when the next run calls for them.
+        """
+        if self._team is not None:
+            self._team.generation.end(wait=False)
+            self._team = None
+        if self._door is None:
+            self._team = self._new_team()
+
+    def _check_ranks(self, ranks: Sequence[int] | None) -> tuple[int, ...]:
+        if self._closed:
+            raise ClusterClosed(
+                "this cluster was closed, and its ranks have ended. Make a new one: "
+                f"Cluster({self.world_size})"
+            )
+        if ranks is None:
+            return tuple(range(self.world_size))
+        chosen = tuple(ranks)
+        for rank in chosen:
+            self._check_rank(rank)
+        if not chosen or len(set(chosen)) != len(chosen):
+            raise UsageError(
+                f"a list of ranks names at least one, each once; got {list(chosen)}. "
+                f"Use ranks from 0 to {self.world_size - 1}"
+            )
+        return chosen
+
+    def _check_rank(self, rank: Any) -> None:
+        is_int = isinstance(rank, int) and not isinstance(rank, bool)
+        if not is_int or not 0 <= rank < self.world_size:
+            raise UsageError(
+                f"a rank of this cluster is a whole number from 0 to "
+                f"{self.world_size - 1}; got {rank!r}. Cluster({self.world_size}) has "
+                f"{self.world_size} ranks"
+            )
+
+    def slow(self, *, rank: int, factor: float) -> None:
+        """Make a rank take `factor` times as long for what it computes (at least 1)."""
+        self._check_rank(rank)
+        if not isinstance(factor, (int, float)) or not 1 <= factor <= 1000:
+            raise UsageError(
+                f"a slowed rank takes 1 to 1000 times as long; got factor={factor!r}. "
+                "factor=2.0 doubles its time, factor=1.0 takes the slowness away"
+            )
+        old = self._knobs.get(rank, Knobs())
+        self._knobs[rank] = Knobs(float(factor), old.fail_kind, old.fail_at)
+
+    def fail(self, *, rank: int, at: str) -> None:
+        """Make a rank raise at one of its calls in a run: `at="all_reduce#3"`, the third."""
+        self._check_rank(rank)
+        kind, _, number = str(at).partition("#")
+        if kind not in _KINDS or not number.isdigit() or int(number) < 1:
+            raise UsageError(
+                'a failure is placed at the n-th call of a kind, as "all_reduce#3"; got '
+                f"{at!r}. Kinds: {', '.join(sorted(_KINDS))}; calls count from 1"
+            )
+        old = self._knobs.get(rank, Knobs())
+        self._knobs[rank] = Knobs(old.slow_factor, kind, int(number))
+
+    def heal(self) -> None:
+        """Take back every `slow` and `fail`."""
+        self._knobs.clear()
+
+    def close(self) -> None:
+        """End the ranks and wait until nothing of them is left."""
+        if not self._closed:
+            self._closed = True
+            if self._team is not None:
+                self._team.generation.end(wait=True)
+                self._team = None
+            if self._door is not None:
+                self._door.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._team is not None:
+            self._team.generation.end(wait=False)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self.description
+        return f"Cluster({self.world_size}): {state}"
+
+
+class BackgroundRun:
+    """A run that goes on while the notebook does something else."""
+
+    def __init__(self, cluster: Cluster, job: Job) -> None:
+        self._cluster = cluster
+        self._stop = threading.Event()
+        self._outcome: Run | BaseException | None = None
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._body, job), daemon=True
+        )
+        self._thread.start()
+
+    def _body(self, job: Job) -> None:
+        try:
+            self._outcome = self._cluster._drive(job, self._stop.is_set)
+        except BaseException as error:
+            self._outcome = error
+        finally:
+            self._cluster._lock.release()
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended, well or not."""
+        return not self._thread.is_alive()
+
+    def wait(self, timeout_s: float | None = None) -> Run:
+        """Wait for the end: the Run, or the error that a run in the cell would raise."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the run still goes on after {timeout_s} s")
+        assert self._outcome is not None
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+    def stop(self) -> None:
+        """Interrupt the run, as the stop button does for a run in a cell."""
+        self._stop.set()
+        self._thread.join()
+
+
+_KINDS = frozenset({
+    *P2P, "broadcast", "reduce", "all_reduce", "gather", "scatter", "all_gather",
+    "reduce_scatter", "all_to_all", "barrier",
+})  # fmt: skip
+
+
+@contextmanager
+def _sigint_as_flag() -> Iterator[Callable[[], bool]]:
+    """Turn an interrupt into a flag that the run's loop reads, however often it comes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    seen = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: seen.set())
+    try:
+        yield seen.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _show_details(error: StuckError) -> None:
+    """Fold each rank's last calls under the message; a plain terminal gets them as a note."""
+    if sources.in_notebook():
+        from IPython.display import HTML, display
+
+        display(
+            HTML(
+                "<details><summary>Each rank's last calls</summary><pre>"
+                f"{html.escape(error.details)}</pre></details>"
+            )
+        )
+    else:
+        error.add_note(error.details)
+
+
+_clusters: list[weakref.ref[Cluster]] = []
+
+
+def newest() -> Cluster:
+    """The cluster made last that is still open: the one that `%%ranks` uses."""
+    for reference in reversed(_clusters):
+        cluster = reference()
+        if cluster is not None and not cluster._closed:
+            return cluster
+    raise UsageError("%%ranks needs ranks to run on; make some: cluster = Cluster(4)")
+
+
+def ranks_magic(line: str, cell: str) -> None:
+    """Run the cell on every rank of the newest cluster, or on those named.
+
+    `%%ranks`, `%%ranks 0,2`, `%%ranks 1-3`. Names that the cell assigns stay on the
+    ranks; the notebook's functions and classes that it names come along. Each rank has
+    `rank`, `world_size`, `torch` and `dist`.
+    """
+    newest().run_cell(cell, sources.parse_ranks(line))
+
+
+def register_magic() -> None:
+    """Make `%%ranks` known to IPython, if this is IPython."""
+    running = sources.shell()
+    if running is not None:
+        running.register_magic_function(ranks_magic, "cell", "ranks")
+
+
+_owner_pid = os.getpid()
+
+
+@atexit.register
+def _close_all() -> None:
+    if os.getpid() == _owner_pid:
+        for reference in _clusters:
+            cluster = reference()
+            if cluster is not None:
+                cluster.close()

@@ -1,0 +1,317 @@
+"""One run, watched from the kernel: from the job's first byte to a verdict.
+
+A loop on the calling thread moves bytes, shows output, and asks five questions in order:
+did a process die, do calls mismatch, did a rank raise, is anybody stuck, are all done?
+It never blocks for longer than a tick, and returns a verdict instead of raising.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.errors import MismatchError
+from labkit.record.events import Event
+from labkit.runtime.channels import Gone, GuardGone, Happening, Output
+from labkit.runtime.diagnosis import Doing, Finding, Ledger
+from labkit.runtime.generation import Generation
+from labkit.runtime.output import OutputPrinter
+from labkit.runtime.rank.messages import Done, Failure, Job, Pong
+from labkit.runtime.rank.wire import Frame, FrameKind
+from labkit.runtime.watch import SilenceWatch
+
+TICK_S = 0.02
+# A mismatch often makes a rank raise or die: give its report time to be the headline.
+GRACE_S = 0.06
+ECHO_S = 1.0
+STATUS_GRACE_S = 0.4
+# A finding that rests on a buffered send may be about to dissolve; look again.
+SOFT_STUCK_S = 1.0
+HARD_STUCK_S = 0.06
+COME_BACK_S = 0.2
+PONG_S = 0.1
+START_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class AllDone:
+    """Every rank returned."""
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A rank raised first; others may have failed after it."""
+
+    rank: int
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class Died:
+    """These ranks' processes ended; or the guard's, and with it all."""
+
+    ranks: tuple[int, ...]
+    guard: bool = False
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """The ranks' calls do not fit together; an exception that came of it is folded."""
+
+    finding: Finding
+    failure: tuple[int, Failure] | None = None
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """The learner interrupted the run."""
+
+
+@dataclass(frozen=True)
+class NotStarted:
+    """A rank never joined the others."""
+
+    ranks: tuple[int, ...]
+
+
+Verdict = AllDone | Raised | Died | Misfit | Interrupted | NotStarted
+
+
+@dataclass
+class Team:
+    """A generation of ranks and what the kernel knows of them, from run to run."""
+
+    generation: Generation
+    ledger: Ledger
+    hosted: bool
+    ready: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+    guard_gone: bool = False
+    variables: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Drive:
+    """Runs one job on some ranks of a team."""
+
+    def __init__(
+        self,
+        team: Team,
+        job: Job,
+        printer: OutputPrinter,
+        is_interrupted: Callable[[], bool],
+    ) -> None:
+        self.team = team
+        self.ranks = job.ranks
+        self.outcomes: dict[int, Done | Failure] = {}
+        self.events: dict[int, list[Event]] = {rank: [] for rank in job.ranks}
+        self.pongs: dict[int, Pong] = {}
+        self._job = job
+        self._printer = printer
+        self._is_interrupted = is_interrupted
+        self._since: dict[Any, float] = {}
+        self._watch = SilenceWatch(team)
+        self._changed = True
+        self._last_stuck: Finding | None = None
+        self._stuck_key: Any = None
+        self._stuck_since_s = 0.0
+        self.was_out: set[int] = set()
+        self.doing_then: dict[int, Doing] = {}
+
+    def run(self) -> Verdict:
+        """Send the job and watch it until there is a verdict."""
+        self.team.ledger.start(self.ranks)
+        body = pickle.dumps(self._job, protocol=5)
+        for rank in self._processes():
+            self.team.generation.channels.send(FrameKind.JOB, rank, body)
+        self._watch.start(self.ranks)
+        while True:
+            self.pump(TICK_S)
+            self._watch.tick(self)
+            verdict = self._judge()
+            if verdict is not None:
+                self._drain()
+                return verdict
+
+    def _processes(self) -> tuple[int, ...]:
+        return (0,) if self.team.hosted else self.ranks
+
+    def out(self) -> set[int]:
+        """The ranks that have not come back yet."""
+        return set(self.ranks) - set(self.outcomes)
+
+    def pump(self, timeout_s: float) -> None:
+        """Take in what came, for at most `timeout_s`, and show what was printed."""
+        for happening in self.team.generation.channels.pump(timeout_s):
+            self._take(happening)
+        self._printer.tick()
+
+    def _drain(self) -> None:
+        """Take in what is already there, so that a rank's last lines are not lost."""
+        while happenings := self.team.generation.channels.pump(0):
+            for happening in happenings:
+                self._take(happening)
+
+    def _take(self, happening: Happening) -> None:
+        self._changed = True
+        if isinstance(happening, Frame):
+            self._take_frame(happening)
+        elif isinstance(happening, Output):
+            self._printer.feed(happening.rank or 0, happening.stream, happening.data)
+        elif isinstance(happening, Gone):
+            hosted = self.team.hosted
+            self.team.gone |= set(self.ranks) if hosted else {happening.rank}
+        elif isinstance(happening, GuardGone):
+            self.team.guard_gone = True
+
+    def _take_frame(self, frame: Frame) -> None:
+        rank, kind = frame.rank, frame.kind
+        self._watch.heard(rank)
+        if kind is FrameKind.EVENTS:
+            events = frame.load()
+            self.team.ledger.add(rank, events)
+            self.events.setdefault(rank, []).extend(events)
+        elif kind is FrameKind.READY:
+            self.team.ready.add(rank)
+        elif kind is FrameKind.OUTPUT:
+            stream, data = frame.load()
+            self._printer.feed(rank, stream, data)
+        elif kind is FrameKind.PONG:
+            self.pongs[rank] = frame.load()
+        elif kind in (FrameKind.DONE, FrameKind.FAILED):
+            self._come_back(rank, frame.load())
+
+    def _come_back(self, rank: int, outcome: Done | Failure) -> None:
+        if outcome.job_id != self._job.id:
+            return
+        self.outcomes[rank] = outcome
+        self.team.variables[rank] = outcome.variables
+        if isinstance(outcome, Done):
+            self.team.ledger.finish(rank)
+        else:
+            self.team.ledger.fail(rank)
+
+    def _judge(self) -> Verdict | None:
+        if self._is_interrupted():
+            return Interrupted()
+        if self.team.guard_gone:
+            return Died(self.ranks, guard=True)
+        return (
+            self._mismatch()
+            or self._death()
+            or self._failure()
+            or self._stuck()
+            or self._end()
+            or self._never_started()
+        )
+
+    def _for(self, key: Any, seconds: float) -> bool:
+        """Whether `key` has been the case for so long, first asked now or before."""
+        return (
+            time.monotonic() - self._since.setdefault(key, time.monotonic()) >= seconds
+        )
+
+    def _mismatch(self) -> Verdict | None:
+        finding = self.team.ledger.mismatch()
+        if finding is None or (self.out() and not self._for("mismatch", GRACE_S)):
+            return None
+        return Misfit(finding, self._first_failure())
+
+    def _death(self) -> Verdict | None:
+        dead = tuple(sorted(self.team.gone & self.out()))
+        if not dead:
+            return None
+        known = all(rank in self.team.generation.channels.exited for rank in dead[:1])
+        if self._for("death", GRACE_S if known else STATUS_GRACE_S):
+            return Died(dead)
+        return None
+
+    def _first_failure(self) -> tuple[int, Failure] | None:
+        failed = [
+            (outcome.at_s, rank, outcome)
+            for rank, outcome in self.outcomes.items()
+            if isinstance(outcome, Failure)
+        ]
+        return min(failed, key=lambda item: item[:2])[1:] if failed else None
+
+    def _failure(self) -> Verdict | None:
+        first = self._first_failure()
+        if first is None:
+            return None
+        # The board tells a rank of a mismatch before the kernel has heard the other side.
+        is_echo = first[1].type_name == MismatchError.__name__
+        if self.out() and not self._for("failure", ECHO_S if is_echo else GRACE_S):
+            return None
+        return Raised(*first)
+
+    def _stuck(self) -> Verdict | None:
+        if not self.out() or (self.team.gone & self.out()):
+            return None
+        finding = self.team.ledger.stuck() if self._changed else self._last_stuck
+        self._changed, self._last_stuck = False, finding
+        if finding is None or finding.failed:
+            self._stuck_key = None
+            return None
+        patience_s = SOFT_STUCK_S if finding.soft else HARD_STUCK_S
+        key = (finding.kind, finding.ranks, tuple(finding.calls.items()))
+        if key != self._stuck_key:
+            self._stuck_key, self._stuck_since_s = key, time.monotonic()
+        lasted_s = time.monotonic() - self._stuck_since_s
+        return Misfit(finding) if lasted_s >= patience_s else None
+
+    def _end(self) -> Verdict | None:
+        if self.out():
+            return None
+        finding = self.team.ledger.unfinished()
+        return Misfit(finding) if finding is not None else AllDone()
+
+    def _never_started(self) -> Verdict | None:
+        missing = tuple(rank for rank in self.ranks if rank not in self.team.ready)
+        if missing and self._for("start", START_LIMIT_S):
+            return NotStarted(missing)
+        return None
+
+    def call_back(self) -> bool:
+        """Interrupt the ranks that are still out; True if every rank came back clean."""
+        for rank in self._processes():
+            if rank in self.out():
+                self.team.generation.channels.send(FrameKind.STOP, rank, b"")
+        deadline_s = time.monotonic() + COME_BACK_S
+        while self.out() and not self._hopeless() and time.monotonic() < deadline_s:
+            self.pump(TICK_S)
+        self._drain()
+        return not self.out() and not self.team.gone and self.team.ledger.settled()
+
+    def note_out(self) -> None:
+        """Remember who was out, and where, before anybody is called back."""
+        self.was_out = self.out()
+        self.doing_then = {r: self.team.ledger.doing(r) for r in self.ranks}
+
+    def may_keep(self, ended: Verdict) -> bool:
+        """Call everybody back, and say whether the ranks can be used again."""
+        if isinstance(ended, Died | Misfit | NotStarted):
+            return False
+        return self.call_back()
+
+    def _hopeless(self) -> bool:
+        """Whether some rank cannot be brought back: it stands in a backend's call.
+
+        Ranks that are threads take no signal at all.
+        """
+        if self.team.hosted:
+            return True
+        ledger = self.team.ledger
+        return any(ledger.doing(rank).since_s is not None for rank in self.out())
+
+    def ask_where(self) -> dict[int, Pong]:
+        """What each rank that is still out is doing, as far as it can say so in time."""
+        self.pongs.clear()
+        asked = self.out()
+        for rank in self._processes():
+            self.team.generation.channels.send(FrameKind.PING, rank, b"")
+        deadline_s = time.monotonic() + PONG_S
+        while asked - set(self.pongs) and time.monotonic() < deadline_s:
+            self.pump(TICK_S)
+        return self.pongs

@@ -1,0 +1,157 @@
+"""One set of ranks on this machine: started together, ended together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+
+from labkit.errors import StartError
+from labkit.runtime import fdpass
+from labkit.runtime.channels import Channels
+from labkit.runtime.devices import Placement
+from labkit.runtime.guard import StartRank
+from labkit.runtime.kernel import command, environment, the_zygote
+from labkit.runtime.rank.messages import RankSpec
+from labkit.runtime.rank.wire import CHUNK_BYTES
+
+END_LIMIT_S = 3.0
+
+
+class Generation:
+    """`world_size` ranks of this machine, under one guard."""
+
+    def __init__(
+        self, placement: Placement, world_size: int, *, rendezvous: bool
+    ) -> None:
+        """Ask for the ranks; pump `channels` until each has sent READY."""
+        self.channels = Channels()
+        self._world_size = world_size
+        self._folder = make_folder()
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._guard = self._start_guard(placement)
+        self.channels.watch(self._guard, "guard")
+        for spec in self._specs(placement, rendezvous):
+            self._start(spec, spawn=placement.start == "spawn")
+        _living.add(self)
+
+    def _start_guard(self, placement: Placement) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            if placement.start == "fork":
+                the_zygote().request(self._folder, theirs.fileno())
+            else:
+                self._popen = self._spawn_guard(theirs.fileno())
+        return ours
+
+    def _spawn_guard(self, fd: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command("labkit.runtime.guard", fd, self._folder, os.getpid()),
+            pass_fds=[fd],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment(),
+        )
+
+    def _specs(self, placement: Placement, rendezvous: bool) -> list[RankSpec]:
+        hosts = 1 if placement.backend == "threads" else self._world_size
+        return [
+            RankSpec(
+                rank=rank,
+                world_size=self._world_size,
+                backend=placement.backend,
+                device=placement.device_of[rank],
+                num_threads=placement.threads_per_rank,
+                rendezvous=rendezvous,
+                meeting_folder=self._folder,
+                sys_path=tuple(sys.path),
+                folder=os.getcwd(),
+                env=dict(placement.env),
+            )
+            for rank in range(hosts)
+        ]
+
+    def _start(self, spec: RankSpec, *, spawn: bool) -> None:
+        ours, theirs = socket.socketpair()
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        fds = (theirs.fileno(), out_write, err_write)
+        try:
+            fdpass.send(self._guard, StartRank(spec, spawn), fds)
+        except OSError as error:
+            raise StartError(
+                f"rank {spec.rank} could not be started: the process that starts ranks "
+                f"is gone ({error}). Make a new Cluster; `labkit doctor` tells more"
+            ) from error
+        finally:
+            theirs.close()
+            os.close(out_write)
+            os.close(err_write)
+        self.channels.add_rank(spec.rank, ours)
+        rank = None if spec.backend == "threads" else spec.rank
+        self.channels.watch(open(out_read, "rb", buffering=0), "stdout", rank)  # noqa: SIM115
+        self.channels.watch(open(err_read, "rb", buffering=0), "stderr", rank)  # noqa: SIM115
+
+    def crash_text(self, rank: int) -> str:
+        """The Python stack that a rank wrote as it crashed in native code; else empty."""
+        try:
+            return (Path(self._folder) / f"crash-{rank}").read_text()
+        except OSError:
+            return ""
+
+    def end(self, *, wait: bool) -> None:
+        """Have every rank killed. With `wait`, return once the guard says it is done."""
+        _living.discard(self)
+        self.channels.close(keep=self._guard)
+        if self._guard.fileno() >= 0:
+            self._hang_up(wait)
+        if self._popen is not None and wait:
+            self._popen.wait(END_LIMIT_S)
+        if wait:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _hang_up(self, wait: bool) -> None:
+        """Close our half of the guard's socket; it closes the other once all are gone."""
+        try:
+            self._guard.shutdown(socket.SHUT_WR)
+            self._guard.settimeout(END_LIMIT_S)
+            while wait and self._guard.recv(CHUNK_BYTES):
+                pass
+        except OSError:
+            pass
+        self._guard.close()
+
+
+_living: weakref.WeakSet[Generation] = weakref.WeakSet()
+
+
+def _forget_after_fork() -> None:
+    """A forked child of the kernel must not keep the ranks' sockets open."""
+    for generation in list(_living):
+        generation.channels.close()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def make_folder() -> str:
+    """A private folder for one generation, in memory where there is room for it."""
+    tried: list[str] = []
+    for parent in ("/dev/shm", tempfile.gettempdir()):
+        try:
+            folder = tempfile.mkdtemp(prefix=f"labkit-{os.getpid()}-", dir=parent)
+            probe = Path(folder) / "probe"
+            probe.write_bytes(b"\0" * 4096)
+            probe.unlink()
+            return folder
+        except OSError as error:
+            tried.append(f"{parent}: {error.strerror or error}")
+    raise StartError(
+        "ranks meet through a small file, and no folder could take it "
+        f"({'; '.join(tried)}). Free some space there, or set TMPDIR to another folder"
+    )

@@ -1,0 +1,97 @@
+"""The thread of a rank that listens to the kernel while the main thread works.
+
+It hands over jobs, sends recorded events every 20 ms while one runs, says where the main
+thread stands, interrupts it, and ends the rank when the kernel is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+
+from labkit.comm.groups.site import is_library
+from labkit.record.recorder import Recorder
+from labkit.runtime.rank.messages import Job, Pong
+from labkit.runtime.rank.wire import Channel, Frame, FrameKind
+
+FLUSH_EVERY_S = 0.02
+
+
+class Link(threading.Thread):
+    """Listens on the channel of one process, which may host several ranks as threads."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        recorders: dict[int, Recorder],
+        where: Callable[[int], str | None],
+    ) -> None:
+        super().__init__(name="labkit-link", daemon=True)
+        self.channel = channel
+        self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self.running: Job | None = None
+        self._recorders = recorders
+        self._where = where
+        self._flush_lock = threading.Lock()
+
+    def run(self) -> None:
+        """Listen until the kernel closes the channel, then end the whole process."""
+        try:
+            while True:
+                timeout_s = FLUSH_EVERY_S if self.running is not None else None
+                ready, _, _ = select.select([self.channel.sock], [], [], timeout_s)
+                for frame in self.channel.receive() if ready else ():
+                    self._handle(frame)
+                self.flush()
+        except (EOFError, OSError):
+            end_process_group()
+
+    def flush(self) -> None:
+        """Send every event recorded so far, in order."""
+        with self._flush_lock:
+            for rank, recorder in self._recorders.items():
+                events = recorder.drain()
+                if events:
+                    self.channel.send_object(FrameKind.EVENTS, rank, events)
+
+    def finish(self, kind: FrameKind, rank: int, message: object) -> None:
+        """Send a job's outcome, after every event that came before it."""
+        self.flush()
+        self.channel.send_object(kind, rank, message)
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind is FrameKind.JOB:
+            self.running = frame.load()
+            self.jobs.put(self.running)
+        elif frame.kind is FrameKind.STOP:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        elif frame.kind is FrameKind.BYE:
+            os._exit(0)
+        elif frame.kind is FrameKind.PING:
+            running = self.running
+            for rank in self._recorders:
+                pong = Pong(running.id if running else None, self._where(rank))
+                self.channel.send_object(FrameKind.PONG, rank, pong)
+
+
+def end_process_group() -> None:
+    """End this rank and every process that it started in its own process group."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def own_line(thread_id: int) -> str | None:
+    """The innermost of the learner's lines that a thread stands at."""
+    frame = sys._current_frames().get(thread_id)
+    stack: Sequence[traceback.FrameSummary] = traceback.extract_stack(frame)
+    for summary in reversed(stack):
+        if not is_library(summary.filename):
+            return f'File "{summary.filename}", line {summary.lineno}: {summary.line}'
+    return None

@@ -1,0 +1,31 @@
+"""The one place that formats bytes, times and rates.
+
+Everywhere else numbers travel in SI units, with the unit in the name (`_s`, `_bytes`).
+"""
+
+from __future__ import annotations
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Format a size in powers of 2: `format_bytes(1536)` is "1.5 KiB"."""
+    value = float(num_bytes)
+    for unit in _BINARY[:-1]:
+        if abs(value) < 1024:
+            break
+        value /= 1024
+    else:
+        unit = _BINARY[-1]
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a duration with three digits: `format_seconds(0.0124)` is "12.4 ms"."""
+    if seconds == 0:
+        return "0 s"
+    for scale, unit in _TIME:
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"

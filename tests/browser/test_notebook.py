@@ -1,0 +1,52 @@
+"""A small notebook in a real JupyterLab: opened, run, and read."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from playwright.sync_api import Page
+
+from tests.browser.lab import LabServer, code_cells, open_notebook, outputs, run_all
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def write_notebook(server: LabServer, name: str, *sources: str) -> None:
+    """Put a notebook into the work folder; the tallest cells push others off screen."""
+    cells = [new_markdown_cell("# A small notebook"), *map(new_code_cell, sources)]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    notebook = new_notebook(cells=cells, metadata=metadata)
+    (server.work / name).write_text(nbformat.writes(notebook))
+
+
+def test_run_all_runs_every_cell(lab: LabServer, page: Page) -> None:
+    write_notebook(
+        lab,
+        "small.ipynb",
+        "import os\nprint('hello from', os.path.basename(os.getcwd()))",
+        *["for n in range(60):\n    print(n)"] * 3,
+        "import labkit\nlabkit.__name__",
+        "import time\ntime.sleep(1)\n6 * 7",
+    )
+    open_notebook(page, lab, "small.ipynb")
+    run_all(page)
+    assert [cell["execution_count"] for cell in code_cells(page)] == [1, 2, 3, 4, 5, 6]
+    texts = outputs(page)
+    assert texts[0] == "hello from work\n"
+    assert texts[3].split() == [str(n) for n in range(60)]
+    assert texts[4:] == ["'labkit'", "42"]
+
+
+def test_an_error_stops_the_run_and_is_read(lab: LabServer, page: Page) -> None:
+    write_notebook(lab, "stops.ipynb", "1 / 0", "print('never')")
+    open_notebook(page, lab, "stops.ipynb")
+    run_all(page)
+    assert outputs(page) == ["ZeroDivisionError: division by zero", ""]
+
+
+def test_no_dialog_is_in_the_way(lab: LabServer, page: Page) -> None:
+    write_notebook(lab, "quiet.ipynb", "1")
+    open_notebook(page, lab, "quiet.ipynb")
+    assert page.locator(".jp-Dialog").count() == 0
+    assert page.get_by_text("Would you like to get notified").count() == 0
