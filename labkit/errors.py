@@ -65,7 +65,8 @@ class RunError(LabkitError, RuntimeError):
 class RankFailed(RunError):
     """A rank raised: its traceback comes first.
 
-    `rank` is the rank that raised first; `exception` what it raised, if that can travel.
+    `rank` is the rank that raised first; `exception` what it raised, if that could
+    travel.
     """
 
     def __init__(

@@ -11,13 +11,11 @@ _TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 def format_bytes(num_bytes: float) -> str:
     """Format a size in powers of 2: `format_bytes(1536)` is "1.5 KiB"."""
-    value = float(num_bytes)
-    for unit in _BINARY[:-1]:
-        if abs(value) < 1024:
-            break
+    value, power = float(num_bytes), 0
+    while abs(value) >= 1024 and power < len(_BINARY) - 1:
         value /= 1024
-    else:
-        unit = _BINARY[-1]
+        power += 1
+    unit = _BINARY[power]
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
 
 

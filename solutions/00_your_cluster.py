@@ -18,7 +18,9 @@ cluster = Cluster(4)
 
 # %% [markdown]
 # The line under the cell says what was started here, and why. Four programs now wait for
-# work, and will keep waiting between cells, so the next cell starts in milliseconds.
+# work, and go on waiting between cells, so the next one starts in milliseconds. **gloo**
+# is a library that carries messages between programs on processors; **NCCL** ("nickel")
+# carries them between GPUs.
 #
 # ## 1 · A rank is a process
 #
@@ -26,6 +28,11 @@ cluster = Cluster(4)
 # job that runs on many, and also that process's number: 0, 1, 2, 3. How many ranks there
 # are is the **world size**. All ranks run the same program; what differs is the number,
 # and what the program makes of it. On a machine with GPUs each rank drives one of them.
+#
+# ```
+# notebook ──── a function, and copies of what it uses ────> rank 0, 1, 2, 3
+# notebook <─── what it returned, printed, did and when ──── rank 0, 1, 2, 3
+# ```
 #
 # **Predict.** In the next cell, `counter` is 0 in the notebook, and four ranks each add 1
 # to it. What does the notebook print for `counter` afterwards? Put your number in place
@@ -48,8 +55,8 @@ run = cluster.run(add_one)
 reveal("the notebook's counter", counter)
 
 # %% [markdown]
-# `cluster.run` calls the function once on every rank and collects what each returned.
-# Who has what now?
+# `cluster.run` calls the function once on every rank and waits for all of them. What each
+# returned is in `run.results`, by rank. Who has what now?
 
 # %%
 from labkit.view.table import table
@@ -252,10 +259,12 @@ check("0.1", speak_in_order)
 
 # %% [markdown]
 # **Look.** Your function on four ranks, with its messages drawn as arrows: a staircase,
-# since each rank waits for the one below. `mark` sets the points at which they spoke.
+# since each rank waits for the one before. `mark` sets the points at which they spoke.
+# Order has a price. Count it in **rounds**, the time of one message: each has to follow
+# the one before.
 
 # %% exercise="0.1" role="look"
-from labkit.checks.verify import sends
+from labkit.checks.verify import rounds, sends
 
 
 def speak():
@@ -264,7 +273,8 @@ def speak():
 
 run = cluster.run(speak)
 reveal("messages that force the order", len(sends(run.events)))
-run.timeline("Exercise 0.1: permission goes round")
+print("rounds:", rounds(run.events))
+run.timeline("Exercise 0.1: permission goes from rank to rank")
 
 # %% [markdown]
 # `dist.group.WORLD` is the group of all ranks; it is what every call uses when you name
@@ -301,8 +311,7 @@ with Cluster(2, backend="threads") as pair:
 # messages. The next cell runs the same function on two processes, with the same 4 bytes.
 # It **fails on purpose**.
 #
-# **Predict.** After how many seconds will you be told? (PyTorch by itself would wait half
-# an hour, then say that time is up.)
+# **Predict.** After how many seconds will you be told?
 
 # %% role="predict"
 predict("seconds until you are told", ...)
@@ -319,7 +328,10 @@ finally:
     waited_s = time.monotonic() - began_s
 
 # %%
+from torch.distributed.constants import default_pg_timeout
+
 reveal("seconds until you are told", waited_s, "s")
+print("PyTorch by itself gives up after (h:m:s)", default_pg_timeout)
 
 # %% [markdown]
 # Read the message once more, line by line: for each rank the call that it stands in, your
@@ -346,10 +358,9 @@ reveal("seconds until you are told", waited_s, "s")
 # - *values*: every element, right when the function returns;
 # - *traffic*: one message out and one in for each rank. Where `to` is the rank itself,
 #   copy, and send nothing;
-# - *schedule*: it ends without any buffer, for pairs, for rings of every length, for any
-#   pattern in which each rank has one sender; and all messages travel at the same time:
-#   one **round**, the time of a single message (a slower way that always ends earns 2
-#   of 5).
+# - *schedule*: it ends without any buffer, for pairs, for rings of every length, for a
+#   shuffle in which each rank has one sender; and all messages travel at once, in one
+#   round (a slower way that always ends earns 2 of 5).
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -387,23 +398,24 @@ check("0.2", exchange)
 
 # %% [markdown]
 # **Look.** The ranks in a **ring**, each sending to the next and the last to the first,
-# with no buffer anywhere. Compare the arrows with the staircase of 0.1: now they cross at
-# the same time.
+# with no buffer anywhere, 16 MB each. Compare with the staircase of 0.1: as many ranks,
+# more messages, and all of them travel at once.
 
 
 # %% exercise="0.2" role="look"
 def pass_it_on():
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    mine, theirs = torch.tensor([float(rank)]), torch.empty(1)
+    mine, theirs = torch.full((4_000_000,), float(rank)), torch.empty(4_000_000)
     to, frm = (rank + 1) % world_size, (rank - 1) % world_size
     exchange(mine, to, theirs, frm, dist.group.WORLD)
-    return theirs.item()
+    return theirs[-1].item()
 
 
 with Cluster(4, rendezvous=True, quiet=True) as ring:
     ring.run(pass_it_on)
     run = ring.run(pass_it_on)
 print("each rank now has:", run.results)
+print("messages:", len(sends(run.events)), "rounds:", rounds(run.events))
 run.timeline("Exercise 0.2: everybody at once")
 
 # %% [markdown]
@@ -587,18 +599,22 @@ print(f"all together: {1e3 * total_s:.0f} ms of {4 * slow_run.seconds * 1e3:.0f}
 # %% role="predict"
 predict("percent busy", ...)
 
+
 # %%
-p = 4
+def percent_busy(p, factor):
+    return 100 * (p - 1 + factor) / (p * factor)
+
+
 busy_s = sum(s.end - s.start for s in timed if s.kind == "compute")
 end_s = max(s.end for s in timed)
-reveal("percent busy", 100 * (p - 1 + factor) / (p * factor))
-print(f"measured: {100 * busy_s / (p * end_s):.0f} % of {p} x {1e3 * end_s:.0f} ms")
+reveal("percent busy", percent_busy(4, factor))
+print(f"measured: {100 * busy_s / (4 * end_s):.0f} % of 4 x {1e3 * end_s:.0f} ms")
+print(f"1000 ranks, one of them slow: {percent_busy(1000, factor):.0f} %")
 
 # %% [markdown]
 # The formula leaves out the transfers and what the machine did besides, so the measured
-# share is near it, not equal to it. Put 1000 for $p$: one straggler, and nearly half of
-# all GPUs' time is gone. That is why balance, not speed, is the first thing to look for
-# in a slow job.
+# share is near it, not equal to it. Look at the last line: with more ranks, a single
+# straggler wastes more. That is why balance is the first thing to look for in a slow job.
 #
 # ## 7 · Ranks fail
 #
@@ -707,8 +723,8 @@ cluster.run(time.sleep, patience_s).seconds
 #
 # None of your functions knows that it runs in a notebook. Outside, ranks are started by
 # **torchrun**, which comes with PyTorch: it starts a script several times, and tells each
-# copy its rank. Here is the ring of 0.2 as such a script. (Starting four interpreters and
-# importing PyTorch in each takes some seconds: a run from a cell is spared that.)
+# copy its rank. Here is one function, in a cell and as such a script. (Starting four
+# interpreters and importing PyTorch in each takes some seconds: cells are spared that.)
 
 # %%
 import inspect
@@ -716,36 +732,43 @@ import subprocess
 import sys
 import tempfile
 
+
+def draw_and_add():
+    torch.manual_seed(dist.get_rank())
+    x = torch.randn(2)
+    dist.all_reduce(x)
+    return x.tolist()
+
+
 script = f"""import torch
 import torch.distributed as dist
 
-{inspect.getsource(exchange)}
-
-{inspect.getsource(pass_it_on)}
+{inspect.getsource(draw_and_add)}
 
 dist.init_process_group("gloo")
-print(f"rank {{dist.get_rank()}} got {{pass_it_on()}}\\n", end="")
+print(f"{{draw_and_add()}}\\n", end="")
 dist.destroy_process_group()
 """
-path = Path(tempfile.mkdtemp()) / "ring.py"
+
+# %%
+path = Path(tempfile.mkdtemp()) / "draw.py"
 path.write_text(script)
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 done = subprocess.run(
-    [*torchrun, "--nproc-per-node", "4", path], capture_output=True, text=True
-)
-printed = sorted(done.stdout.split("\n"))
-print("\n".join(printed).strip() or done.stderr)
-
-# %%
-outside = [float(line.split()[-1]) for line in printed if line]
-print("torchrun:", outside)
-print("notebook:", cluster.run(pass_it_on).results)
-assert outside == cluster.run(pass_it_on).results
+    [*torchrun, "--nproc-per-node", "4", path],
+    capture_output=True, text=True, timeout=100,
+    env={**os.environ, **cluster.placement.env},
+)  # fmt: skip
+outside = [eval(line) for line in done.stdout.splitlines()]
+inside = cluster.run(draw_and_add).results
+print("torchrun:", outside, done.stderr if done.returncode else "", sep="\n")
+print("notebook:", inside, sep="\n")
+assert outside == inside
 
 # %% [markdown]
-# Identical. Two lines were added, and every script begins and ends with them:
-# `init_process_group` joins the ranks to a group (labkit has done it for you), here over
-# **gloo**, the library that carries messages between CPUs. Between GPUs it is **NCCL**.
+# Identical, to the last digit. Two lines were added, and every such script begins and
+# ends with them: `init_process_group` joins the ranks to a group, which labkit has done
+# for you, and `destroy_process_group` takes leave.
 #
 # **On other hardware.** With a GPU for each rank, `Cluster(4)` chooses NCCL, gives each
 # rank its own GPU, and says so. With one GPU, ranks share it, and the first line says how.

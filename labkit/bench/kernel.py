@@ -21,6 +21,7 @@ from labkit.errors import RunError
 
 READY_LIMIT_S = 60.0
 CELL_LIMIT_S = 60.0
+GRACE_S = 1.0
 _PACKAGE_PARENT = str(Path(labkit.__file__).resolve().parent.parent)
 
 
@@ -54,11 +55,11 @@ class Kernel:
         self._manager.connection_file = str(folder / f"kernel-{id(self)}.json")
         assert self._manager.kernel_spec is not None
         self._manager.kernel_spec.argv[0] = sys.executable
+        with (folder / "kernels.log").open("ab") as log:
+            self._manager.start_kernel(
+                env=_environment(folder), cwd=str(folder), stdout=log, stderr=log
+            )
         try:
-            with (folder / "kernels.log").open("ab") as log:
-                self._manager.start_kernel(
-                    env=_environment(folder), cwd=str(folder), stdout=log, stderr=log
-                )
             self._connect()
         except BaseException:
             self.close()
@@ -152,14 +153,18 @@ class Kernel:
         return everything
 
     def close(self) -> None:
-        """End the kernel and every process that was ever seen below it."""
+        """End the kernel and every process that was ever seen below it.
+
+        They may first end by themselves: labkit's do, and remove their files.
+        """
         if self._manager.is_alive():
             self.descendants()
         if self._client is not None:
             self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
         self._manager.cleanup_resources()
-        processes.end(self._seen)
+        if processes.seconds_until_gone(self._seen, GRACE_S) is None:
+            processes.end(self._seen)
 
     def __enter__(self) -> Kernel:
         return self

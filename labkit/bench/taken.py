@@ -27,7 +27,8 @@ class Killed:
 class Taken:
     """What was measured of one tool. A list is empty where it gave no answer.
 
-    `unnamed` counts the reports of a rank that raised without its number or line.
+    `unnamed` counts the reports of a rank that raised without its number or line,
+    `num_hung` the runs that another try on a fresh kernel had to make up for.
     """
 
     tool: Tool
@@ -38,6 +39,7 @@ class Taken:
     prompt_s: list[float] = field(default_factory=list)
     again_s: list[float] = field(default_factory=list)
     killed: Killed | None = None
+    num_hung: int = 0
 
 
 _Values = Callable[[Taken], list[float]]
@@ -58,9 +60,9 @@ def compare(ours: Taken, others: Sequence[Taken]) -> list[Figure]:
             found += _each(name, unit, ours, others, values)
         if name.startswith("a rank raises"):
             found += [_unnamed(ours, other) for other in others or [None]]
-    return found + [
-        figure for other in others or [None] for figure in _killed(ours, other)
-    ]
+    for other in others or [None]:
+        found += _killed(ours, other)
+    return found + [_hung(ours, other) for other in others]
 
 
 def repeated(
@@ -144,6 +146,16 @@ def _killed(ours: Taken, other: Taken | None) -> list[Figure]:
         against=_against(other, "" if its is None else f"of {its.num_before}"),
     )
     return [*found, left]
+
+
+def _hung(ours: Taken, other: Taken) -> Figure:
+    return Figure(
+        "runs that hung before they got going, in all of the above",
+        "runs",
+        ours.num_hung,
+        other.num_hung,
+        against=other.tool.name,
+    )
 
 
 def _against(other: Taken | None, seen: str) -> str:

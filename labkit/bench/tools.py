@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PROGRAMS = Path(__file__).with_name("programs.py").read_text(encoding="utf-8")
-NUM_RANKS = 4
 
 
 @dataclass(frozen=True)
@@ -21,6 +20,8 @@ class Tool:
         start: The cell that starts the ranks and ends with a first all-reduce's result.
         call: The expression that runs a function on every rank, with {} for its name.
         keeps_ranks: Whether ranks live on between cells.
+        tries: How often a program may fail to get going before that is an error. A
+            kernel forked while its threads run may hang; ours has no excuse.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Tool:
     start: str
     call: str
     keeps_ranks: bool = True
+    tries: int = 1
 
     def calling(self, function: str) -> str:
         """The cell that runs one of the programs."""
@@ -47,9 +49,9 @@ assert cluster.run(one_all_reduce).results == [4.0] * 4
 # The programs go to the engines as `%%px` would send them.
 _IPYPARALLEL = Tool(
     name="ipyparallel",
-    prepare="""
+    prepare=f"""
 import ipyparallel
-PROGRAMS = {programs!r}
+PROGRAMS = {PROGRAMS!r}
 JOIN = (
     "import os, torch.distributed as dist\\n"
     "dist.init_process_group('gloo', rank=rank, world_size=4,"
@@ -66,6 +68,7 @@ view.execute(JOIN, block=True)
 assert view.apply_sync(one_all_reduce) == [4.0] * 4
 """,
     call="view.apply_sync({})",
+    tries=2,
 )
 
 _LAUNCHER = Tool(
@@ -90,6 +93,7 @@ def launch(function):
     start="launch(one_all_reduce)",
     call="launch({})",
     keeps_ranks=False,
+    tries=2,
 )
 
 
@@ -108,15 +112,7 @@ def rivals() -> list[Tool]:
 
 
 def _installed(tool: Tool) -> Tool:
-    """The tool with its version and its programs filled in."""
+    """The tool with its version in its name."""
+    number = version(tool.name)
     words = " notebook_launcher" if tool is _LAUNCHER else ""
-    prepare = tool.prepare
-    if tool is _IPYPARALLEL:
-        prepare = prepare.format(programs=PROGRAMS)
-    return Tool(
-        name=f"{tool.name} {version(tool.name)}{words}",
-        prepare=prepare,
-        start=tool.start,
-        call=tool.call,
-        keeps_ranks=tool.keeps_ranks,
-    )
+    return replace(tool, name=f"{tool.name} {number}{words}")

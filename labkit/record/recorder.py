@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -90,7 +90,8 @@ class Recorder:
     ) -> Comm:
         """Record that a transfer is issued now, and return its event."""
         pair = (group, kind, peer, tag)
-        counter, key = (self._pair_seq, pair) if kind in P2P else (self._group_seq, group)
+        counter = self._pair_seq if kind in P2P else self._group_seq
+        key = pair if kind in P2P else group
         with self._numbering:
             comm = Comm(
                 self._next_id, kind, group, self._group_seq[group], peer, tag,
@@ -103,7 +104,7 @@ class Recorder:
         return comm
 
     @contextmanager
-    def waiting(self, target: int) -> Iterator[None]:
+    def waiting(self, target: int) -> Generator[None]:
         """Record that the calling thread stands still until transfer `target` ends."""
         self.add(WaitStart(target, self.lane(), time.monotonic()))
         try:
@@ -123,7 +124,7 @@ class Recorder:
         self.add(Mark(name, self.lane(), time.monotonic()))
 
     @contextmanager
-    def span(self, name: str) -> Iterator[None]:
+    def span(self, name: str) -> Generator[None]:
         """Record a named stretch of the calling thread's program."""
         lane = self.lane()
         self.add(SpanStart(name, lane, time.monotonic()))
@@ -161,5 +162,8 @@ def mark(name: str) -> None:
 
 
 def span(name: str) -> AbstractContextManager[None]:
-    """Record a named stretch of the rank that calls: `with span("step"):`."""
+    """Record a named stretch of the rank that calls: what a `with` block does.
+
+    `with span("step"):` names it.
+    """
     return current().span(name)

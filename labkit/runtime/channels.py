@@ -1,4 +1,4 @@
-"""Sockets to a set of ranks: bytes moved both ways without ever waiting for one of them.
+"""Sockets to a set of ranks: bytes moved both ways, never waiting for one of them.
 
 It has no thread of its own: whoever drives a run calls `pump`.
 """

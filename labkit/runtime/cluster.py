@@ -91,14 +91,14 @@ class Cluster:
         self.rendezvous = rendezvous
         self._knobs: dict[int, Knobs] = {}
         self._lock = threading.Lock()
-        self._door = Door.at(nodes, world_size) if nodes is not None else None
-        self.placement = None if self._door is not None else devices.place(
+        self.door = Door.at(nodes, world_size) if nodes is not None else None
+        self.placement = None if self.door is not None else devices.place(
             world_size, devices.look(), backend=backend, device=device, start=start,
             threads=threads,
         )  # fmt: skip
         self._closed = False
         self._team: Team | None = None
-        if self._door is None:
+        if self.door is None:
             self._team = self._new_team()
         _clusters.append(weakref.ref(self))
         register_magic()
@@ -110,13 +110,13 @@ class Cluster:
         """What was chosen and why, or how ranks join."""
         if self.placement is not None:
             return self.placement.because
-        assert self._door is not None
-        return self._door.instructions()
+        assert self.door is not None
+        return self.door.instructions()
 
     def _new_team(self) -> Team:
         if self.placement is None:
-            assert self._door is not None
-            generation = JoinedGeneration(self._door)
+            assert self.door is not None
+            generation = JoinedGeneration(self.door)
             backend = generation.hellos[0].backend
         else:
             generation = Generation(
@@ -238,7 +238,7 @@ class Cluster:
         if self._team is not None:
             self._team.generation.end(wait=False)
             self._team = None
-        if self._door is None:
+        if self.door is None:
             self._team = self._new_team()
 
     def _check_ranks(self, ranks: Sequence[int] | None) -> tuple[int, ...]:
@@ -302,8 +302,8 @@ class Cluster:
             if self._team is not None:
                 self._team.generation.end(wait=True)
                 self._team = None
-            if self._door is not None:
-                self._door.close()
+            if self.door is not None:
+                self.door.close()
 
     def __enter__(self) -> Cluster:
         return self

@@ -1,8 +1,8 @@
 """One run, watched from the kernel: from the job's first byte to a verdict.
 
-A loop on the calling thread moves bytes, shows output, and asks five questions in order:
-did a process die, do calls mismatch, did a rank raise, is anybody stuck, are all done?
-It never blocks for longer than a tick, and returns a verdict instead of raising.
+A loop on the calling thread moves bytes, shows output, and asks five questions in
+order: do calls mismatch, did a process die, did a rank raise, is anybody stuck, are all
+done? It never blocks for longer than a tick, and returns a verdict instead of raising.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from labkit.record.events import Event
 from labkit.runtime.channels import Gone, GuardGone, Happening, Output
 from labkit.runtime.diagnosis import Doing, Finding, Ledger
 from labkit.runtime.generation import Generation
+from labkit.runtime.nodes import JoinedGeneration
 from labkit.runtime.output import OutputPrinter
 from labkit.runtime.rank.messages import Done, Failure, Job, Pong
 from labkit.runtime.rank.wire import Frame, FrameKind
@@ -84,7 +85,7 @@ Verdict = AllDone | Raised | Died | Misfit | Interrupted | NotStarted
 class Team:
     """A generation of ranks and what the kernel knows of them, from run to run."""
 
-    generation: Generation
+    generation: Generation | JoinedGeneration
     ledger: Ledger
     hosted: bool
     ready: set[int] = field(default_factory=set)
@@ -156,15 +157,17 @@ class Drive:
 
     def _take(self, happening: Happening) -> None:
         self._changed = True
-        if isinstance(happening, Frame):
-            self._take_frame(happening)
-        elif isinstance(happening, Output):
-            self._printer.feed(happening.rank or 0, happening.stream, happening.data)
-        elif isinstance(happening, Gone):
-            hosted = self.team.hosted
-            self.team.gone |= set(self.ranks) if hosted else {happening.rank}
-        elif isinstance(happening, GuardGone):
-            self.team.guard_gone = True
+        match happening:
+            case Frame():
+                self._take_frame(happening)
+            case Output():
+                rank = happening.rank or 0
+                self._printer.feed(rank, happening.stream, happening.data)
+            case Gone():
+                hosted = self.team.hosted
+                self.team.gone |= set(self.ranks) if hosted else {happening.rank}
+            case GuardGone():
+                self.team.guard_gone = True
 
     def _take_frame(self, frame: Frame) -> None:
         rank, kind = frame.rank, frame.kind
@@ -240,7 +243,7 @@ class Drive:
         first = self._first_failure()
         if first is None:
             return None
-        # The board tells a rank of a mismatch before the kernel has heard the other side.
+        # The board tells a rank of a mismatch before the kernel hears the other side.
         is_echo = first[1].type_name == MismatchError.__name__
         if self.out() and not self._for("failure", ECHO_S if is_echo else GRACE_S):
             return None
@@ -274,7 +277,7 @@ class Drive:
         return None
 
     def call_back(self) -> bool:
-        """Interrupt the ranks that are still out; True if every rank came back clean."""
+        """Interrupt the ranks that are still out; True if all came back clean."""
         for rank in self._processes():
             if rank in self.out():
                 self.team.generation.channels.send(FrameKind.STOP, rank, b"")
@@ -306,7 +309,7 @@ class Drive:
         return any(ledger.doing(rank).since_s is not None for rank in self.out())
 
     def ask_where(self) -> dict[int, Pong]:
-        """What each rank that is still out is doing, as far as it can say so in time."""
+        """What each rank that is still out is doing, if it can say so in time."""
         self.pongs.clear()
         asked = self.out()
         for rank in self._processes():

@@ -70,7 +70,7 @@ class Generation:
                 rendezvous=rendezvous,
                 meeting_folder=self._folder,
                 sys_path=tuple(sys.path),
-                folder=os.getcwd(),
+                folder=str(Path.cwd()),
                 env=dict(placement.env),
             )
             for rank in range(hosts)
@@ -94,18 +94,18 @@ class Generation:
             os.close(err_write)
         self.channels.add_rank(spec.rank, ours)
         rank = None if spec.backend == "threads" else spec.rank
-        self.channels.watch(open(out_read, "rb", buffering=0), "stdout", rank)  # noqa: SIM115
-        self.channels.watch(open(err_read, "rb", buffering=0), "stderr", rank)  # noqa: SIM115
+        self.channels.watch(os.fdopen(out_read, "rb", buffering=0), "stdout", rank)
+        self.channels.watch(os.fdopen(err_read, "rb", buffering=0), "stderr", rank)
 
     def crash_text(self, rank: int) -> str:
-        """The Python stack that a rank wrote as it crashed in native code; else empty."""
+        """The Python stack that a rank wrote as native code crashed it; else empty."""
         try:
             return (Path(self._folder) / f"crash-{rank}").read_text()
         except OSError:
             return ""
 
     def end(self, *, wait: bool) -> None:
-        """Have every rank killed. With `wait`, return once the guard says it is done."""
+        """Have every rank killed; with `wait`, return once the guard is done."""
         _living.discard(self)
         self.channels.close(keep=self._guard)
         if self._guard.fileno() >= 0:
@@ -116,7 +116,7 @@ class Generation:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _hang_up(self, wait: bool) -> None:
-        """Close our half of the guard's socket; it closes the other once all are gone."""
+        """Close our half of the guard's socket; it closes its own once all are gone."""
         try:
             self._guard.shutdown(socket.SHUT_WR)
             self._guard.settimeout(END_LIMIT_S)

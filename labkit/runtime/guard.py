@@ -1,8 +1,9 @@
 """The guard: one small process that starts the ranks of one generation, and ends them.
 
-It has one thread, runs no torch operation, and so may fork at any time. It is forked from
-the zygote (torch is imported already), or started afresh where ranks are spawned. It tells
-the kernel how each rank ended, and leaves nothing behind: see [Note: who ends whom].
+It has one thread, runs no torch operation, and so may fork at any time. It is forked
+from the zygote (torch is imported already), or started afresh where ranks are spawned.
+It tells the kernel how each rank ended, and leaves nothing behind: see [Note: who ends
+whom].
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 
 from labkit.runtime import fdpass
 from labkit.runtime.rank import process
@@ -38,7 +40,7 @@ class StartRank:
 
 
 class Guard:
-    """Starts ranks, reports their ends, and kills all of them when told or left alone."""
+    """Starts ranks, reports their ends, and kills all when told or left alone."""
 
     def __init__(self, kernel: socket.socket, folder: str, kernel_pid: int) -> None:
         self._kernel = kernel
@@ -52,7 +54,7 @@ class Guard:
         wake, woken = socket.socketpair()
         for end in (wake, woken):
             end.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _only_wake)
         signal.set_wakeup_fd(woken.fileno())
         kernel_end = process.end_of(self._kernel_pid)
         watched = [self._kernel, wake, *kernel_end]
@@ -125,6 +127,10 @@ class Guard:
             if pid == 0:
                 time.sleep(0.002)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _only_wake(signum: int, frame: FrameType | None) -> None:
+    """Nothing more to do: a signal that has a handler writes to the wake-up file."""
 
 
 def ended_child() -> int | None:

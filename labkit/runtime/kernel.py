@@ -18,7 +18,7 @@ _PACKAGE_PARENT = str(Path(labkit.__file__).resolve().parent.parent)
 
 
 def environment() -> dict[str, str]:
-    """The environment of a zygote or a spawned guard: this kernel's, with labkit in reach."""
+    """The environment of a zygote or a guard: this kernel's, with labkit in reach."""
     paths = [_PACKAGE_PARENT, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {
         **os.environ,
@@ -45,7 +45,7 @@ class ZygoteHandle:
 
     def __init__(self) -> None:
         self.owner_pid = os.getpid()
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._socket, theirs = socket.socketpair()
         with theirs:
             fd = theirs.fileno()

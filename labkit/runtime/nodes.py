@@ -1,4 +1,4 @@
-"""Ranks on other nodes: the notebook listens, torchrun or srun starts them, they dial in.
+"""Ranks on other nodes: torchrun or srun starts them, they dial in to the notebook.
 
 When a run spoils them the channels are closed, the ranks end, and an engine told to
 restart them (`torchrun --max-restarts`) brings new ones to the same address.
@@ -39,7 +39,7 @@ class Door:
 
     @classmethod
     def at(cls, address: str, world_size: int) -> Door:
-        """Listen at HOST:PORT; an empty host is every interface, port 0 any free port."""
+        """Listen at HOST:PORT; no host means every interface, port 0 any free port."""
         host, _, port = str(address).rpartition(":")
         if not port.isdigit():
             raise UsageError(
@@ -82,14 +82,14 @@ class Door:
                     f"{self.world_size} ranks must join; {len(sockets)} did in "
                     f"{JOIN_LIMIT_S:.0f} s. {self.instructions()}"
                 )
-            admitted = self._admit()
+            admitted = self.admit()
             if admitted is not None:
                 hello, sock = admitted
                 self._check(hello)
                 sockets[hello.rank], hellos[hello.rank] = sock, hello
         return sockets, hellos
 
-    def _admit(self) -> tuple[Hello, socket.socket] | None:
+    def admit(self) -> tuple[Hello, socket.socket] | None:
         """The next caller that knows the token, within half a second."""
         self._listener.settimeout(0.5)
         try:
@@ -156,7 +156,8 @@ class JoinedGeneration:
     def end(self, *, wait: bool) -> None:
         """Hang up: each rank ends itself, and its engine may start another.
 
-        With `wait` the notebook is done with them: they end well, and so does the engine.
+        With `wait` the notebook is done with them: they end well, and so does the
+        engine.
         """
         if wait:
             for rank in self.channels.ranks:

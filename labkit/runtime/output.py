@@ -7,10 +7,12 @@ harms neither the browser nor the saved notebook.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
 from collections import defaultdict, deque
+from pathlib import Path
 from typing import IO
 
 MAX_LINES = 1000
@@ -18,8 +20,27 @@ MAX_BYTES = 200_000
 MAX_LINE_BYTES = 2000
 TAIL_LINES = 5
 MAX_FILE_BYTES = 100 << 20
+KEPT_FILES = 9
 FLUSH_EVERY_S = 0.05
 PARTIAL_AFTER_S = 0.3
+
+
+def _new_file() -> IO[str]:
+    """A file for the full text of one run; those of earlier floods are few and kept."""
+    parent = Path(tempfile.gettempdir()) / f"labkit-output-{os.getuid()}"
+    parent.mkdir(mode=0o700, exist_ok=True)
+    if parent.is_symlink() or parent.stat().st_uid != os.getuid():
+        parent = Path(tempfile.mkdtemp(prefix="labkit-output-"))
+    for old in sorted(parent.glob("*.txt"), key=_changed_s)[:-KEPT_FILES]:
+        old.unlink(missing_ok=True)
+    return tempfile.NamedTemporaryFile("w", suffix=".txt", dir=parent, delete=False)
+
+
+def _changed_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 class OutputPrinter:
@@ -67,9 +88,7 @@ class OutputPrinter:
     def _spool(self, line: str) -> None:
         try:
             if self._file is None:
-                self._file = tempfile.NamedTemporaryFile(
-                    "w", prefix="labkit-output-", suffix=".txt", delete=False
-                )
+                self._file = _new_file()
                 self._file.writelines(self._shown)
             if self._file_bytes < MAX_FILE_BYTES:
                 self._file_bytes += self._file.write(line)

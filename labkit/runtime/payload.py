@@ -1,4 +1,4 @@
-"""What `cluster.run` sends: checked, pickled once for all ranks, and named if it is big."""
+"""What `cluster.run` sends: checked, pickled once for all ranks, and named if big."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARN_BYTES = 50 << 20
 
 @dataclass(frozen=True)
 class Payload:
-    """A pickled call, the cells that its code comes from, and a warning if it is big."""
+    """A pickled call, the cells that its code is from, and a warning if it is big."""
 
     body: bytes
     cells: dict[str, str]
@@ -42,7 +42,7 @@ def pack_call(
 
 
 def pack_cell(source: str, brought: dict[str, Any], num_ranks: int) -> Payload:
-    """Pickle a cell's source with the notebook's functions and classes that it names."""
+    """Pickle a cell's source, and the notebook's functions and classes it names."""
     return _pack((source, brought), list(brought.items()), num_ranks)
 
 
@@ -81,9 +81,9 @@ def _pack(value: Any, parts: list[tuple[str, Any]], num_ranks: int) -> Payload:
     except travel.TooLarge as error:
         name, size = _largest(parts, limit)
         raise TravelError(
-            f"what a run takes along must stay under {format_bytes(limit)}, since every "
-            f"one of {num_ranks} ranks gets a copy; {name} alone is {size}. Build it on "
-            "the ranks, inside the function, or load it there from a file"
+            f"what a run takes along must stay under {format_bytes(limit)}, since "
+            f"every one of {num_ranks} ranks gets a copy; {name} alone is {size}. "
+            "Build it on the ranks, inside the function, or load it there from a file"
         ) from error
     except Exception as error:
         path, reason = _culprit(parts, error)
@@ -128,9 +128,9 @@ def _culprit(parts: list[tuple[str, Any]], error: Exception) -> tuple[str, str]:
 def _largest(parts: list[tuple[str, Any]], limit: int) -> tuple[str, str]:
     sizes = [(_size(value, limit), name) for name, value in parts]
     size, name = max(sizes, default=(0, "it"))
-    return name, f"{format_bytes(limit)} or more" if size > limit else format_bytes(
-        size
-    )
+    if size > limit:
+        return name, f"{format_bytes(limit)} or more"
+    return name, format_bytes(size)
 
 
 def _size(value: Any, limit: int) -> int:
@@ -145,8 +145,8 @@ def _size(value: Any, limit: int) -> int:
 def _warning(parts: list[tuple[str, Any]], num_bytes: int, num_ranks: int) -> str:
     name, size = _largest(parts, travel.MAX_BYTES)
     return (
-        f"{format_bytes(num_bytes)} travel to each of {num_ranks} ranks at every run; the "
-        f"largest part is {name}, {size}. Build it on the ranks to save the trip"
+        f"{format_bytes(num_bytes)} travel to each of {num_ranks} ranks at every run; "
+        f"the largest part is {name}, {size}. Build it on the ranks to save the trip"
     )
 
 

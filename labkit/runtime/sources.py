@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from labkit.errors import UsageError
@@ -34,7 +35,7 @@ def label(filename: str) -> str:
     """`Cell In[5]` for the file name of a cell, `File "train.py"` for a file."""
     running = shell()
     named = running.compile.format_code_name(filename) if running is not None else None
-    return " ".join(named) if named else f'File "{os.path.basename(filename)}"'
+    return " ".join(named) if named else f'File "{Path(filename).name}"'
 
 
 def where(site: Site | None) -> str:
@@ -50,7 +51,8 @@ def cells(filenames: Iterable[str]) -> dict[str, str]:
     """The sources of those files that exist in memory only: cells."""
     sources = {}
     for filename in filenames:
-        if not os.path.exists(filename):
+        # Unlike Path.exists, False for a file that must not be looked at.
+        if not os.path.exists(filename):  # noqa: PTH110
             lines = linecache.getlines(filename)
             if lines:
                 sources[filename] = "".join(lines)
@@ -64,7 +66,7 @@ def local_modules() -> dict[str, float]:
         path = getattr(module, "__file__", None)
         if path and is_own(name, path):
             try:
-                found[name] = os.stat(path).st_mtime
+                found[name] = Path(path).stat().st_mtime
             except OSError:
                 continue
     return found
@@ -78,13 +80,13 @@ def is_own(name: str, path: str) -> bool:
     """Whether a module is the learner's: not installed, not Python's, not labkit's."""
     if name == "__main__" or name.partition(".")[0] == "labkit":
         return False
-    if path.startswith(os.path.dirname(os.__file__)):
+    if path.startswith(os.path.dirname(os.__file__)):  # noqa: PTH120
         return False
     return not any(part in path for part in _INSTALLED) and path.endswith(".py")
 
 
 def cell_context(source: str) -> tuple[str, dict[str, Any]]:
-    """A file name for a cell, and the notebook's functions and classes that it names."""
+    """A file name for a cell, and the notebook's functions and classes it names."""
     running = shell()
     if running is None:
         return "<ranks>", {}

@@ -138,8 +138,8 @@ _MEANING = {
     "SIGBUS": ": a memory-mapped file or shared memory ran out",
     "SIGFPE": ": native code divided by zero",
     "SIGILL": ": native code used an instruction that this processor lacks",
-    "SIGKILL": ": somebody killed it, most likely the system for lack of memory; at its "
-    "peak it held {peak}. Use fewer ranks or smaller batches",
+    "SIGKILL": ": somebody killed it, most likely the system for lack of memory; at "
+    "its peak it held {peak}. Use fewer ranks or smaller batches",
     "SIGTERM": ": something outside labkit asked it to end",
 }
 

@@ -1,8 +1,8 @@
 """Ranks that are slow or silent: said once, never punished.
 
-A rank that computes for a minute is no fault; one that others have waited for is worth a
-line that says where it stands. A rank that answers nothing is in native code, or has been
-suspended: its process's state tells which.
+A rank that computes for a minute is no fault; one that others have waited for is worth
+a line that says where it stands. A rank that answers nothing is in native code, or has
+been suspended: its process's state tells which.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """The zygote: a process with torch imported, from which guards are forked.
 
-One for each kernel. It has one thread, has run no operation, and has never touched CUDA,
-so that forking it is safe; the kernel itself, with its threads and its GPU, never forks.
-It leaves the kernel's process group: Jupyter interrupts that whole group.
+One for each kernel. It has one thread, has run no operation, and has never touched
+CUDA, so that forking it is safe; the kernel itself, with its threads and its GPU, never
+forks. It leaves the kernel's process group: Jupyter interrupts that whole group.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
@@ -65,8 +66,8 @@ def import_torch() -> None:
     """Everything that a rank needs, imported once for all of them."""
     import torch
 
-    from labkit.runtime.rank import host, serve  # noqa: F401
-
+    for name in ("host", "serve"):
+        importlib.import_module(f"labkit.runtime.rank.{name}")
     assert not torch.cuda.is_initialized(), "a zygote that holds CUDA cannot be forked"
 
 

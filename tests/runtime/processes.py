@@ -57,6 +57,11 @@ def wait_gone(processes: Iterable[psutil.Process]) -> None:
     wait_until(lambda: not alive(listed), f"end of {alive(listed)}")
 
 
+def wait_for_files(folder: Path, count: int) -> None:
+    """Wait until so many files are there, one for each rank that has come so far."""
+    wait_until(lambda: len(list(folder.iterdir())) == count, f"{count} files")
+
+
 def folders_of(pid: int) -> list[Path]:
     """What a notebook with this process id has left in shared memory or on disk."""
     return [
@@ -68,5 +73,5 @@ def folders_of(pid: int) -> list[Path]:
 def shared_memory() -> set[str]:
     """The names of the files that torch and multiprocessing keep in shared memory."""
     folder = Path("/dev/shm")
-    names = os.listdir(folder) if folder.exists() else []
-    return {name for name in names if name.startswith(("torch_", "psm_", "sem."))}
+    paths = folder.iterdir() if folder.exists() else ()
+    return {p.name for p in paths if p.name.startswith(("torch_", "psm_", "sem."))}

@@ -123,7 +123,7 @@ def test_RT_32_a_different_order_names_call_ranks_and_lines(cluster4: Cluster) -
         cluster4.run(reduce_or_broadcast_first)
     text = flat(caught.value)
     lines = [
-        f"File \"test_rt_collectives.py\", line {number}"
+        f'File "test_rt_collectives.py", line {number}'
         for number in _lines_of_calls(reduce_or_broadcast_first)
     ]
     assert "Call #1 on the world group" in text
@@ -136,7 +136,11 @@ def _lines_of_calls(function: Any) -> list[int]:
     import inspect
 
     lines, first = inspect.getsourcelines(function)
-    return [first + i for i, line in enumerate(lines) if "dist.all" in line or "dist.br" in line]
+    return [
+        first + i
+        for i, line in enumerate(lines)
+        if "dist.all" in line or "dist.br" in line
+    ]
 
 
 def test_RT_33_both_sides_and_the_last_ten_calls_are_told(cluster4: Cluster) -> None:
@@ -180,7 +184,10 @@ def test_RT_35_a_metric_that_one_rank_alone_logs_is_named(cluster4: Cluster) -> 
     text = flat(caught.value)
     assert "rank 1" in text
     assert line_of(validate, "dist.all_reduce(perplexity)") in text
-    assert f"only rank 1 made all_reduce(float32[]) at {line_of(validate, 'all_reduce')}" in text
+    assert (
+        f"only rank 1 made all_reduce(float32[]) at {line_of(validate, 'all_reduce')}"
+        in text
+    )
 
 
 class WithBuffers(nn.Module):
@@ -244,7 +251,7 @@ def test_an_absent_rank_is_named_and_the_line_that_waits(cluster4: Cluster) -> N
         cluster4.run(leave_early)
     text = flat(caught.value)
     assert "every rank of the group must make it" in text
-    assert f"ranks 0-2 wait in barrier()" in text
+    assert "ranks 0-2 wait in barrier()" in text
     assert f"at {line_of(leave_early, 'dist.barrier()')}, for rank 3" in text
     assert "rank 3 has returned" in text
     assert "let rank 3 make the call too" in text
@@ -266,9 +273,13 @@ def test_a_circle_of_receives_is_told_as_a_circle(cluster4: Cluster) -> None:
     with pytest.raises(CyclicWaitError) as caught:
         cluster4.run(receive_from_the_next)
     text = flat(caught.value)
-    assert "wait for each other in a circle: 0 for 1, 1 for 2, 2 for 3, 3 for 0." in text
+    assert (
+        "wait for each other in a circle: 0 for 1, 1 for 2, 2 for 3, 3 for 0." in text
+    )
     for rank in range(4):
-        assert f"rank {rank} waits in recv(float32[4], from rank {(rank + 1) % 4})" in text
+        assert (
+            f"rank {rank} waits in recv(float32[4], from rank {(rank + 1) % 4})" in text
+        )
     assert line_of(receive_from_the_next, "dist.recv") in text
     assert "let one rank send before it receives" in text
 
@@ -346,63 +357,87 @@ DTYPES = (
 )  # fmt: skip
 
 
+def broadcast(ones: torch.Tensor, out: torch.Tensor) -> Any:
+    data = ones if dist.get_rank() == 0 else out
+    dist.broadcast(data, 0)
+    return data
+
+
+def all_reduce(ones: torch.Tensor, out: torch.Tensor) -> Any:
+    dist.all_reduce(ones)
+    return ones
+
+
+def reduce(ones: torch.Tensor, out: torch.Tensor) -> Any:
+    dist.reduce(ones, 0)
+    return ones if dist.get_rank() == 0 else None
+
+
+def all_gather(ones: torch.Tensor, out: torch.Tensor) -> Any:
+    parts = [torch.zeros_like(ones) for _ in ones]
+    dist.all_gather(parts, ones)
+    return torch.cat(parts)
+
+
+def gather(ones: torch.Tensor, out: torch.Tensor) -> Any:
+    is_root = dist.get_rank() == 0
+    parts = [torch.zeros_like(ones) for _ in ones] if is_root else None
+    dist.gather(ones, parts, 0)
+    return torch.cat(parts) if parts else None
+
+
+def scatter(ones: torch.Tensor, out: torch.Tensor) -> Any:
+    rows = list(ones.split(1)) if dist.get_rank() == 0 else None
+    dist.scatter(out[:1], rows, 0)
+    return out[:1]
+
+
+def reduce_scatter(ones: torch.Tensor, out: torch.Tensor) -> Any:
+    dist.reduce_scatter(out[:1], list(ones.split(1)))
+    return out[:1]
+
+
+def all_to_all_single(ones: torch.Tensor, out: torch.Tensor) -> Any:
+    dist.all_to_all_single(out, ones)
+    return out
+
+
+def all_to_all(ones: torch.Tensor, out: torch.Tensor) -> Any:
+    parts = list(out.split(1))
+    dist.all_to_all(parts, list(ones.split(1)))
+    return torch.cat(parts)
+
+
+def send(ones: torch.Tensor, out: torch.Tensor) -> Any:
+    if dist.get_rank() == 0:
+        dist.send(ones, 1)
+    elif dist.get_rank() == 1:
+        dist.recv(out, 0)
+        return out
+    return None
+
+
+COLLECT = {
+    function.__name__: function
+    for function in (
+        broadcast, all_reduce, reduce, all_gather, gather, scatter, reduce_scatter,
+        all_to_all_single, all_to_all, send,
+    )
+}  # fmt: skip
+
+
 def collect(kind: str, dtype: torch.dtype) -> Any:
-    """The tensor that `kind` leaves on this rank, for inputs of ones."""
+    """What `kind` leaves on this rank, for inputs of ones; None where nothing."""
     size = dist.get_world_size()
-    ones, out = torch.ones(size, dtype=dtype), torch.zeros(size, dtype=dtype)
-    rows = list(ones.clone().split(1))
-    rank = dist.get_rank()
-    match kind:
-        case "broadcast":
-            data = ones if rank == 0 else out
-            dist.broadcast(data, 0)
-            return data
-        case "all_reduce":
-            dist.all_reduce(ones)
-            return ones
-        case "reduce":
-            dist.reduce(ones, 0)
-            return ones if rank == 0 else None
-        case "all_gather":
-            parts = [torch.zeros_like(ones) for _ in range(size)]
-            dist.all_gather(parts, ones)
-            return torch.cat(parts)
-        case "gather":
-            parts = [torch.zeros_like(ones) for _ in range(size)] if rank == 0 else None
-            dist.gather(ones, parts, 0)
-            return torch.cat(parts) if parts is not None else None
-        case "scatter":
-            dist.scatter(out[:1], rows if rank == 0 else None, 0)
-            return out[:1]
-        case "reduce_scatter":
-            dist.reduce_scatter(out[:1], rows)
-            return out[:1]
-        case "all_to_all":
-            dist.all_to_all_single(out, ones)
-            return out
-        case "all_to_all_list":
-            parts = list(out.split(1))
-            dist.all_to_all(parts, rows)
-            return torch.cat(parts)
-        case _:
-            if rank == 0:
-                dist.send(ones, 1)
-            elif rank == 1:
-                dist.recv(out, 0)
-                return out
-            return None
+    return COLLECT[kind](torch.ones(size, dtype=dtype), torch.zeros(size, dtype=dtype))
 
 
-KINDS = (
-    "broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter",
-    "reduce_scatter", "all_to_all", "all_to_all_list", "send",
-)  # fmt: skip
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 # What gloo cannot move, of what the course uses.
 LACKING = {("gather", torch.complex64)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", COLLECT)
 def test_RT_43_every_collective_takes_every_dtype_of_the_course(
     cluster4: Cluster, kind: str
 ) -> None:
@@ -430,7 +465,7 @@ def test_RT_43_what_gloo_lacks_comes_with_the_way_round(
     assert f"{kind} on gloo needs a dtype that it can move" in text
     assert f"this rank handed over {name}" in text
     assert "torch.view_as_real(x)" in text
-    assert number_of(collect, f"dist.{kind}(ones") in text
+    assert number_of(COLLECT[kind], f"dist.{kind}(ones") in text
 
 
 def test_RT_44_an_uneven_all_to_all_works(cluster4: Cluster) -> None:

@@ -20,7 +20,13 @@ from labkit.errors import InjectedFailure, RankDied, RankFailed
 from tests.runtime.conftest import MakeCluster
 from tests.runtime.lines import flat, line_of, number_of
 from tests.runtime.notebook import Notebook
-from tests.runtime.processes import alive, known, wait_gone, wait_until
+from tests.runtime.processes import (
+    alive,
+    known,
+    wait_for_files,
+    wait_gone,
+    wait_until,
+)
 
 
 def pids_of(cluster: Cluster) -> list[psutil.Process]:
@@ -87,7 +93,7 @@ def test_RT_27_a_killed_rank_is_noticed_and_reaped(
     guard = victim.parent()
     assert guard is not None
     run = cluster4.run(say_and_sleep, tmp_path, background=True)
-    wait_until(lambda: len(os.listdir(tmp_path)) == 4, "four sleeping ranks")
+    wait_for_files(tmp_path, 4)
     os.kill(victim.pid, signal.SIGKILL)
     with pytest.raises(RankDied, match="rank 0 died of SIGKILL"):
         run.wait(timeout_s=30)
@@ -99,12 +105,9 @@ def test_RT_27_a_rank_killed_between_two_runs_is_noticed(cluster4: Cluster) -> N
     victim = pids_of(cluster4)[2]
     os.kill(victim.pid, signal.SIGKILL)
     wait_gone([victim])
-    try:
-        numbers = cluster4.run(dist.get_rank).results
-    except RankDied as error:
-        assert "rank 2 died of SIGKILL" in str(error)
-        numbers = cluster4.run(dist.get_rank).results
-    assert numbers == [0, 1, 2, 3]
+    with pytest.raises(RankDied, match="rank 2 died of SIGKILL"):
+        cluster4.run(dist.get_rank)
+    assert cluster4.run(dist.get_rank).results == [0, 1, 2, 3]
 
 
 def test_RT_28_a_killed_rank_is_told_in_plain_words(cluster4: Cluster) -> None:
@@ -262,7 +265,7 @@ def test_RT_30_ranks_end_with_the_process_that_watches_them(
     guard = old[0].parent()
     assert guard is not None
     run = cluster4.run(wait, background=True)
-    wait_until(lambda: len(os.listdir(tmp_path)) == 4, "four ranks at work")
+    wait_for_files(tmp_path, 4)
     os.kill(guard.pid, signal.SIGKILL)
     with pytest.raises(RankDied, match="watches over the ranks"):
         run.wait(timeout_s=30)
@@ -294,7 +297,7 @@ def test_RT_25_a_rank_that_resists_every_signal_is_ended(
     cluster = make_cluster(2)
     old = pids_of(cluster)
     run = cluster.run(resist, background=True)
-    wait_until(lambda: len(os.listdir(tmp_path)) == 2, "two ranks that resist")
+    wait_for_files(tmp_path, 2)
     run.stop()
     wait_gone(old)
     assert cluster.run(dist.get_rank).results == [0, 1]
@@ -385,7 +388,9 @@ def test_children_of_a_rank_end_with_it(cluster4: Cluster) -> None:
             for apart in new
         ]
 
-    children = known(pid for pids in cluster4.run(start_children).results for pid in pids)
+    children = known(
+        pid for pids in cluster4.run(start_children).results for pid in pids
+    )
     assert alive(children) == children
     with pytest.raises(RankDied, match="rank 3"):
         cluster4.run(lambda: os._exit(1), ranks=[3])

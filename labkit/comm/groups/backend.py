@@ -1,15 +1,17 @@
 """The one place that puts the recording group under torch.distributed.
 
 After `install`, a rank calls `dist.init_process_group`, `dist.new_group`, DeviceMesh or
-DDP as in any script, and every group that comes of it is a RecordingGroup. Learners still
-read "gloo" or "nccl" from `dist.get_backend()`.
+DDP as in any script, and every group that comes of it is a RecordingGroup. Learners
+still read "gloo" or "nccl" from `dist.get_backend()`.
 
 [Note: private names] Two functions of torch.distributed.distributed_c10d are wrapped:
 `_new_process_group_helper` (makes every group) and `_new_group_with_tag` (what
 `new_group` and DeviceMesh call, with the store barrier that a missing rank would hang).
-Both names hold from torch 2.11 to 2.14; tests/comm/groups/test_recording.py fails the day
-one does not.
+Both names hold from torch 2.11 to 2.14; tests/comm/groups/test_recording.py fails the
+day one does not. Torch has no public place to do this, so pyright lets them pass here.
 """
+
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from labkit.comm.groups.site import calling_site
 from labkit.record.recorder import Recorder
 
 NAME = "labkit"
-# Hangs are explained by the diagnosis; a time-out of the backend's own would only race it.
+# Hangs are explained by the diagnosis; a backend's own time-out would only race it.
 FOREVER = timedelta(days=10)
 _REAL = frozenset({"gloo", "nccl", NAME})
 
@@ -215,6 +217,5 @@ def _keep_world() -> None:
         if group is not None and group is not dist.group.WORLD:
             destroy(group)
 
-    for module in (dist, c10d):
-        module.init_process_group = init_process_group
-        module.destroy_process_group = destroy_process_group
+    dist.init_process_group = c10d.init_process_group = init_process_group
+    dist.destroy_process_group = c10d.destroy_process_group = destroy_process_group

@@ -172,7 +172,7 @@ class Baton:
         seat.awaits, seat.polls = None, False
 
     def _next(self, rank: int) -> int | None:
-        """Who runs after `rank`: the next that can go on, itself last; None if all left."""
+        """Who runs after `rank`: the next that can go on, itself last; None: all left."""
         seats, circle = self._seats, self._circle[rank]
         for other in circle:
             if seats[other].can_go_on:
@@ -203,3 +203,5 @@ class Baton:
     def _stop(self) -> None:
         """The run was interrupted from outside: every wait from now on is given up."""
         self.stalled = True
+        # The process belongs to its main thread again, while ranks still unwind.
+        self._switch = lambda giver, taker: None

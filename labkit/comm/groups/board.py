@@ -1,9 +1,10 @@
 """A notice board in shared memory: what each rank is about to transfer.
 
 Backends do not compare calls: gloo adds 100 floats to 200, or reads floats as integers,
-and returns. So each rank posts the signature of a call before it issues it, and compares
-with the others when it issues and again when its wait ends, before anybody can use what
-came. Who is right, and where, is the kernel's to explain; here a rank only stops.
+and returns. So each rank posts the signature of a call before it issues it, and
+compares with the others when it issues and again when its wait ends, before anybody can
+use what came. Who is right, and where, is the kernel's to explain; here a rank only
+stops.
 
 Each rank owns one row of fixed size. A slot holds (key, signature); the key names the
 call (group and number, or the two ends of a message), so that a slot taken over by a
@@ -74,7 +75,7 @@ class Board:
 
 
 def _signature(comm: Comm) -> int:
-    """What must agree: for an all_to_all the kind and type only, since splits differ."""
+    """What must agree; of an all_to_all only kind and type, since splits differ."""
     if comm.kind in P2P:
         return _hash(f"message/{comm.dtype}/{comm.numel}")
     if comm.kind in ("barrier", "new_group"):

@@ -2,8 +2,8 @@
 
 A `Room` is shared by the members of a group. A collective is a `Meeting`: each rank
 brings its `Part`, and the last to come moves the values, rank by rank in rank order. A
-message waits in the room until its receive is there, or the other way round; messages of
-one source, destination and tag stay in order.
+message waits in the room until its receive is there, or the other way round; messages
+of one source, destination and tag stay in order.
 
 [Note: same as gloo] A program must not pass here and fail on processes, so what gloo
 refuses (torch 2.13) is refused here, with a message that says more.
@@ -129,15 +129,15 @@ class Meeting(Transfer):
         self._parts = {}
         self.end(
             MismatchError(
-                "every rank of a group must make the same calls in the same order; as "
-                f"call {self._position + 1} of its group, rank {self._ranks[first]} made "
-                f"{earlier} and rank {self._ranks[rank]} made {part}. Compare the lines "
-                "where these two ranks stand"
+                "every rank of a group must make the same calls in the same order; "
+                f"as call {self._position + 1} of its group, rank {self._ranks[first]} "
+                f"made {earlier} and rank {self._ranks[rank]} made {part}. Compare the "
+                "lines where these two ranks stand"
             )
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class Letter:
     """A message or a receive that waits for its other end.
 
@@ -192,7 +192,9 @@ class Room:
             letter.transfer.end()
         return letter.transfer
 
-    def receive(self, at: int, source: int | None, tag: int, tensor: Tensor) -> Transfer:
+    def receive(
+        self, at: int, source: int | None, tag: int, tensor: Tensor
+    ) -> Transfer:
         """Receive the next message of `source`, or of anybody, into `tensor`."""
         expected = Letter(source, tag, tensor)
         for letter in self._sent[at]:
@@ -212,8 +214,8 @@ class Room:
             error = MismatchError(
                 "a message and its receive must have the same type and number of "
                 f"elements; rank {self.ranks[letter.peer]} sent {_describe(sent)} and "
-                f"rank {self.ranks[at]} receives {_describe(wanted)}. Give the receive a "
-                "tensor like the one that is sent"
+                f"rank {self.ranks[at]} receives {_describe(wanted)}. Give the receive "
+                "a tensor like the one that is sent"
             )
         else:
             with unseen():
@@ -252,7 +254,7 @@ def _describe(tensor: Tensor) -> str:
 
 
 def _write(output: Tensor, value: Tensor) -> None:
-    """Copy, unseen by autograd: gloo writes through a pointer, and no version counts it."""
+    """Copy, unseen by autograd: gloo writes through a pointer, which counts nothing."""
     if output.shape != value.shape:
         value = value.reshape(output.shape)
     output.data.copy_(value.data)
@@ -293,8 +295,8 @@ def check_op(kind: Kind, op: str, dtype: torch.dtype) -> None:
     """Refuse a reduction that gloo refuses."""
     if op not in _COMBINE:
         raise RuntimeError(
-            f"{kind} reduces by one of {', '.join(_COMBINE)}; got {op}. Scale the tensor "
-            "yourself and use SUM"
+            f"{kind} reduces by one of {', '.join(_COMBINE)}; got {op}. Scale the "
+            "tensor yourself and use SUM"
         )
     if op in _BITWISE and dtype.is_floating_point:
         raise RuntimeError(
@@ -303,8 +305,8 @@ def check_op(kind: Kind, op: str, dtype: torch.dtype) -> None:
         )
     if op == "AVG" and not dtype.is_floating_point:
         raise RuntimeError(
-            f"ReduceOp.AVG divides, so it needs floats; {kind} got {dtype}. Use SUM and "
-            "divide, or convert it to float32"
+            f"ReduceOp.AVG divides, so it needs floats; {kind} got {dtype}. Use SUM "
+            "and divide, or convert it to float32"
         )
 
 
@@ -366,7 +368,7 @@ def _reduce_scatter(parts: Sequence[Part]) -> None:
 
 
 def _all_to_all(parts: Sequence[Part]) -> None:
-    # An output may be an input of the same rank: all is read before anything is written.
+    # An output may be an input of the same rank: all is read before any is written.
     sent = [[value.data.clone() for value in part.inputs] for part in parts]
     for to, part in enumerate(parts):
         for source, output in enumerate(part.outputs):

@@ -1,21 +1,21 @@
 """What torch and Python keep once for a process, given to each rank of one process.
 
 [Note: private switches] Every name of torch that is not public and that ranks as threads
-depend on is used in this file alone. All of them are in torch 2.13;
-tests/comm/groups/test_threads.py fails the day one is missing.
-- `distributed_c10d._world`: the groups of a process, kept by torch as a replaceable
-  object ("experimental extension point to override it") so that threads can have one each.
-- `_set_thread_isolation_mode`: the same for the C++ table of groups by name, which
-  functional collectives and DeviceMesh look groups up in.
+depend on is used in this file alone. All are in the wheels of torch 2.11, 2.12, 2.13 and
+2.14; tests/comm/groups/test_isolation.py fails the day one is missing.
+- `distributed_c10d._world`: the groups of a process. torch keeps it replaceable
+  ("experimental extension point to override it"), so that threads can have one each.
+- `_set_thread_isolation_mode`: the same for the C++ table of groups by name, in which
+  functional collectives and DeviceMesh look groups up.
 - `_current_graph_task_id`: tells whether this thread is inside a backward pass, where
   C++ waits for futures in a way that Python cannot see.
-- `_DisableTorchDispatch`, `_InferenceMode`: the copies that stand for a transfer must not
-  be seen by the dispatch modes, nor by the autograd, of the rank that happens to make them.
+- `_DisableTorchDispatch`, `_InferenceMode`: the copies that stand for a transfer must
+  not be seen by the dispatch modes, nor by the autograd, of the rank that makes them.
 - `FakeProcessGroup` with `error_on_collective`: torch keeps the name of a group, which
-  DeviceMesh reads, in its C++ backend. A group written in Python has none; this one only
-  holds the name, and raises if a collective ever falls through to it.
-Public, but needed for the same end: `torch.autograd.set_multithreading_enabled(False)`, so
-that a backward pass runs in the thread of the rank that called it.
+  DeviceMesh reads, in its C++ backend. A group written in Python has none; this one
+  holds only the name, and raises if a collective ever falls through to it.
+Public, but needed for the same end: `torch.autograd.set_multithreading_enabled(False)`,
+so that a backward pass runs in the thread of the rank that called it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch._C import _distributed_c10d as c10d_native  # pyright: ignore
 
-# Far from the small numbers that people seed with, so that no rank starts by chance where
-# `manual_seed(0)` would.
+# Far from the small numbers that people seed with, so that no rank starts by chance
+# where `manual_seed(0)` would.
 _FIRST_SEED = 0x1AB_0000
 _RANDOM_HEADER_BYTES = object.__basicsize__
 _RANDOM_BYTES = _Random.__basicsize__ - _RANDOM_HEADER_BYTES
@@ -46,7 +46,8 @@ _VARIABLES = ("RANK", "LOCAL_RANK")
 _MT19937_BYTES = 625 * 4  # 624 words and a position
 
 _MAPS = (
-    "pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "tags_to_pg", "pg_to_tag",
+    "pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "tags_to_pg",
+    "pg_to_tag",
 )  # fmt: skip
 
 
@@ -89,7 +90,7 @@ class _WorldOfThread:
 
 
 class Worlds:
-    """A world of torch.distributed for each thread, in force inside `with entered()`."""
+    """A world of torch.distributed for each thread, in force in `with entered()`."""
 
     def __init__(self) -> None:
         self._world = _WorldOfThread()
@@ -154,11 +155,20 @@ def destroy_world() -> None:
         _destroy_process_group()
 
 
-@contextmanager
-def unseen() -> Iterator[None]:
-    """Work on tensors without the modes of the calling rank: none of them did this."""
-    with torch._C._DisableTorchDispatch(), torch._C._InferenceMode(True):
-        yield
+class unseen:
+    """Work on tensors without the modes of the calling rank: it did not ask for this.
+
+    A class, since a generator would take twice the time.
+    """
+
+    def __enter__(self) -> None:
+        self._contexts = torch._C._DisableTorchDispatch(), torch._C._InferenceMode(True)
+        for context in self._contexts:
+            context.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        for context in reversed(self._contexts):
+            context.__exit__(*raised)
 
 
 def hold_name(group: dist.ProcessGroup) -> None:
@@ -184,15 +194,15 @@ def own_backward() -> Any:
 
 
 class ProcessState:
-    """What a process has once and a rank expects for itself, kept while it does not run.
+    """What a process has once and a rank expects for itself, while another rank runs.
 
     The random states of torch (CPU), Python and numpy, torch's default dtype, and RANK
     and LOCAL_RANK in the environment. A fresh process draws its three seeds from the
     system, so ranks that are processes differ from each other until they call
     `manual_seed`. Here they differ too, but start from the same numbers every time.
 
-    Reading numpy's state takes 75 us and Python's 19, and most turns use neither: a look
-    at the raw bytes tells in under a microsecond whether there is something to read.
+    Reading numpy's state takes 75 us and Python's 19, and most turns use neither: a
+    look at the raw bytes tells in under a microsecond whether there is anything to read.
     """
 
     def __init__(self, rank: int) -> None:
@@ -265,7 +275,7 @@ def _seed_words(seed: int, num_words: int, dtype: Any) -> Any:
 
 
 def _python_bytes() -> bytes:
-    """Python's shared generator as it lies in memory; b"" if that is not all there is."""
+    """Python's shared generator as it lies in memory; b"" if that is not all of it."""
     generator: Any = random._inst  # type: ignore[attr-defined]
     if generator.gauss_next is not None:
         return b""
@@ -273,7 +283,7 @@ def _python_bytes() -> bytes:
 
 
 def _numpy_bytes(generator: Any) -> bytes:
-    """numpy's shared generator as it lies in memory; b"" if it is of another kind."""
+    """The shared generator of numpy as it lies in memory; b"" if it is of another kind."""
     if type(generator) is not np.random.MT19937:
         return b""
     return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)

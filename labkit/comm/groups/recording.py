@@ -1,22 +1,23 @@
 """A process group that records every transfer, then hands it to the real one.
 
-`RecordingGroup` holds a normal process group (gloo, nccl or threads) and forwards to it.
-It sees what learners call, and what DDP, FSDP2, DTensor and pipelining call from C++.
-Before: the caller hands tensors to a collective. After: the same, and the rank's recorder
-holds what was issued, from which line, and how long the rank stood still for it.
+`RecordingGroup` holds a normal process group (gloo, nccl or threads) and forwards to
+it. It sees what learners call, and what DDP, FSDP2, DTensor and pipelining call from
+C++. Before: the caller hands tensors to a collective. After: the same, and the rank's
+recorder holds what was issued, from which line, and how long the rank stood still for
+it.
 
     dist.all_reduce ──> RecordingGroup ──> inner group (gloo, nccl, threads)
                               │
                               └──> Recorder: Comm, WaitStart, WaitEnd
 
 [Note: both names] torch renamed some methods (`_allgather_base` became
-`all_gather_single` in 2.13). Python code calls the name of its version; C++ looks for the
-new one first, so each is overridden under both.
+`all_gather_single` in 2.13). Python code calls the name of its version; C++ looks for
+the new one first, so each is overridden under both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,7 +31,7 @@ from torch import Tensor
 from labkit.comm.groups.board import Board
 from labkit.comm.groups.site import calling_site
 from labkit.errors import UsageError
-from labkit.record.events import Comm, Kind
+from labkit.record.events import P2P, Comm, Kind
 from labkit.record.recorder import Recorder
 
 NO_TIMEOUT = timedelta(0)
@@ -57,7 +58,7 @@ class Hooks:
 
 
 class RecordedWork(dist.Work):
-    """A transfer under way: forwards to the inner work, and records who waits for it."""
+    """A transfer under way: forwards to the inner work, and records waits for it."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class RecordedWork(dist.Work):
         return object.__getattribute__(self, name)
 
 
-# pybind defines these on dist.Work itself, so __getattr__ would never be asked for them.
+# pybind defines these on dist.Work itself: __getattr__ would never be asked for them.
 _FORWARDED = frozenset({
     "is_success", "exception", "result", "synchronize", "source_rank", "_source_rank",
     "block_current_stream", "get_future_result", "_get_duration", "_get_op_type",
@@ -123,7 +124,8 @@ class RecordingGroup(dist.ProcessGroup):
         ready: dist.ProcessGroup | None = None,
     ) -> None:
         """Wrap `inner`; `ready`, if given, makes each send wait for its receive."""
-        super().__init__(inner.rank(), inner.size())
+        # torch's stub lacks this one of the two constructors.
+        super().__init__(inner.rank(), inner.size())  # pyright: ignore[reportCallIssue]
         self.inner = inner
         self.uid = uid
         self.ranks = tuple(ranks)
@@ -162,28 +164,37 @@ class RecordingGroup(dist.ProcessGroup):
         return RecordedWork(inner, comm, self, ready)
 
     def ended(self, comm: Comm) -> None:
-        """Called by a work once it has been waited for: compare before anybody reads."""
+        """Called by a work that has been waited for: compare before anybody reads."""
         if self._board is not None:
             self._board.compare(comm, self.ranks)
         if self.hooks.after_wait is not None:
             self.hooks.after_wait()
 
     def _meet(self, kind: Kind, call: Call) -> dist.Work | None:
-        """Rendezvous: a receive tells its sender that it is there; a send waits for it."""
+        """Rendezvous: a receive tells its sender that it is there; a send waits."""
         assert self._ready_group is not None
         self._tokens = [work for work in self._tokens if not work.is_completed()]
+        if kind not in P2P:
+            return None
+        if call.root is None:
+            raise UsageError(
+                "with rendezvous=True a receive must name its sender, which waits to "
+                "hear of it; this rank receives from any. Use dist.recv(x, src=RANK)"
+            )
         token = torch.zeros(1, dtype=torch.uint8)
         if kind == "send":
             return self._ready_group.recv([token], call.root, call.tag)
-        if kind == "recv":
-            self._tokens.append(self._ready_group.send([token], call.root, call.tag))
+        self._tokens.append(self._ready_group.send([token], call.root, call.tag))
         return None
 
     def monitored_barrier(self, *args: Any, **kwargs: Any) -> None:
         """A barrier that blocks in C++: recorded as one, with the wait around it."""
         comm = self.recorder.comm("barrier", self.uid, site=calling_site())
         with self.recorder.waiting(comm.id):
-            self.inner.monitored_barrier(*args, **kwargs)
+            # pybind has it, torch's stub does not.
+            self.inner.monitored_barrier(  # pyright: ignore[reportAttributeAccessIssue]
+                *args, **kwargs
+            )
 
     def _start_coalescing(self, device: torch.device) -> None:
         self.inner._start_coalescing(device)
@@ -201,7 +212,7 @@ class RecordingGroup(dist.ProcessGroup):
 
 
 @contextmanager
-def _in_words(comm: Comm) -> Iterator[None]:
+def _in_words(comm: Comm) -> Generator[None]:
     """Where gloo cannot move a dtype, say what it can move instead."""
     try:
         yield
@@ -209,9 +220,9 @@ def _in_words(comm: Comm) -> Iterator[None]:
         if "Invalid scalar type" not in str(error):
             raise
         raise UsageError(
-            f"{comm.kind} on gloo needs a dtype that it can move; this rank handed over "
-            f"{comm.dtype}. Convert before the call: torch.view_as_real(x) for complex "
-            "numbers, x.to(torch.int32) for int16"
+            f"{comm.kind} on gloo needs a dtype that it can move; this rank handed "
+            f"over {comm.dtype}. Convert before the call: torch.view_as_real(x) for "
+            "complex numbers, x.to(torch.int32) for int16"
         ) from None
 
 
@@ -231,9 +242,6 @@ def _flat(tensors: Any) -> tuple[Tensor, ...]:
 def _op_name(options: Any) -> str:
     op = getattr(options, "reduceOp", options)
     return str(getattr(op, "op", op)).rpartition(".")[2].lower()
-
-
-_FIRST_ARGUMENT = {"allreduce_coalesced": "tensors", "allreduce": "tensors"}
 
 
 def _options(args: Sequence[Any], kwargs: dict[str, Any], position: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
@@ -14,10 +15,11 @@ import torch
 from labkit.record.events import Site
 
 LABKIT_FOLDER = str(Path(__file__).resolve().parents[2]) + os.sep
+# Compared with file names of code objects, which Path may not spell alike ("a//b").
 _LIBRARIES = (
-    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(torch.__file__) + os.sep,  # noqa: PTH120
     LABKIT_FOLDER,
-    os.path.dirname(os.__file__) + os.sep,
+    os.path.dirname(os.__file__) + os.sep,  # noqa: PTH120
     "<frozen ",
 )
 
@@ -40,11 +42,16 @@ def _innermost_own(frame: FrameType | None) -> Site | None:
 def calling_site() -> Site | None:
     """The innermost line that is neither torch's nor labkit's.
 
-    A thread of autograd's own has no such line: there, the main thread's is taken, which
-    stands at `loss.backward()`.
+    A thread of autograd's own has no such line: there, the main thread's is taken,
+    which stands at `loss.backward()`.
     """
-    site = _innermost_own(sys._getframe(1))
+    site = _innermost_own(inspect.currentframe())
     if site is None and threading.current_thread() is not threading.main_thread():
-        main = sys._current_frames().get(threading.main_thread().ident or 0)
-        site = _innermost_own(main)
+        site = _innermost_own(frame_of(threading.main_thread().ident or 0))
     return site
+
+
+def frame_of(thread_id: int) -> FrameType | None:
+    """Where a thread of this process stands; None if there is no such thread."""
+    # Documented in the sys module, for all its underscore.
+    return sys._current_frames().get(thread_id)  # pyright: ignore[reportPrivateUsage]

@@ -13,6 +13,7 @@ import socket
 
 NONCE_BYTES = 32
 LIMIT_S = 5.0
+CONNECT_LIMIT_S = 60.0
 
 
 class Refused(ConnectionError):
@@ -47,14 +48,17 @@ def welcome(sock: socket.socket, token: str) -> None:
 
 def dial(host: str, port: int, token: str) -> socket.socket:
     """The rank's side: connect to the kernel and prove the token, both ways."""
-    sock = socket.create_connection((host, port), timeout=60)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    theirs = _read(sock, NONCE_BYTES)
-    mine = secrets.token_bytes(NONCE_BYTES)
-    sock.sendall(_answer(token, b"rank", theirs) + mine)
-    if not hmac.compare_digest(
-        _read(sock, NONCE_BYTES), _answer(token, b"kernel", mine)
-    ):
-        raise Refused("the notebook does not know the token: is this its address?")
+    sock = socket.create_connection((host, port), timeout=CONNECT_LIMIT_S)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        theirs = _read(sock, NONCE_BYTES)
+        mine = secrets.token_bytes(NONCE_BYTES)
+        sock.sendall(_answer(token, b"rank", theirs) + mine)
+        proof = _read(sock, NONCE_BYTES)
+        if not hmac.compare_digest(proof, _answer(token, b"kernel", mine)):
+            raise Refused("the notebook does not know the token: is this its address?")
+    except BaseException:
+        sock.close()
+        raise
     sock.settimeout(None)
     return sock
