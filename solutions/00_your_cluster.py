@@ -92,8 +92,9 @@ print(f"The notebook itself is process {os.getpid()}, and no rank at all.")
 
 # %% [markdown]
 # What ranks print appears under the cell, tagged by rank. To look around on some ranks,
-# begin a cell with `%%ranks` and their numbers. It runs in the ranks' own variables, which
-# stay there from cell to cell; here are the copies of `counter` again:
+# begin a cell with `%%ranks` and their numbers: it runs there, in the cluster that was
+# made last. What it finds are the ranks' own variables, which stay from cell to cell; here
+# are the copies of `counter` again:
 
 # %%
 # %%ranks 0,2
@@ -332,6 +333,7 @@ from torch.distributed.constants import default_pg_timeout
 
 reveal("seconds until you are told", waited_s, "s")
 print("PyTorch by itself gives up after (h:m:s)", default_pg_timeout)
+strict.close()
 
 # %% [markdown]
 # Read the message once more, line by line: for each rank the call that it stands in, your
@@ -838,6 +840,5 @@ assert outside == inside
 
 # %%
 cluster.close()
-strict.close()
 print("🎉 Four ranks, no fear. You can run them, put them in order, exchange data")
 print("   without a deadlock, and find the slow one. Next: 01 Collectives.")

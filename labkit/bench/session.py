@@ -14,8 +14,8 @@ from labkit.bench.tools import PROGRAMS, Tool
 from labkit.errors import RunError
 
 T = TypeVar("T")
-MARK_LIMIT_S = 20.0
-RUN_LIMIT_S = 15.0
+MARK_LIMIT_S = 15.0
+RUN_LIMIT_S = 10.0
 
 
 def say(text: str) -> None:
@@ -56,7 +56,7 @@ class Session:
             try:
                 return attempt()
             except RunError as error:
-                say(f"{self.tool.name} hung, once more on a fresh kernel: {error}")
+                say(f"{self.tool.name} hung; once more on a fresh kernel ({error})")
                 self._renew()
                 if attempt != self._start:
                     self._start()

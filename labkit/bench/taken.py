@@ -150,7 +150,7 @@ def _killed(ours: Taken, other: Taken | None) -> list[Figure]:
 
 def _hung(ours: Taken, other: Taken) -> Figure:
     return Figure(
-        "runs that hung before they got going, in all of the above",
+        "runs that hung before they got going",
         "runs",
         ours.num_hung,
         other.num_hung,

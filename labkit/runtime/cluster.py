@@ -17,9 +17,11 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
 from typing import Any, Literal
 
 from labkit.errors import ClusterClosed, RunError, StuckError, UsageError
@@ -76,11 +78,13 @@ class Cluster:
 
         Args:
             world_size: How many ranks.
-            backend: `"threads"` runs the ranks as threads of one process, one at a time.
+            backend: `"threads"` runs the ranks as threads of one process, one at a
+                time.
             device: `"cpu"` or `"cuda"`; by default a GPU for each rank where there is.
             start: How a rank's process is made.
             threads: How many threads a rank computes with.
-            rendezvous: A send ends only when it is received: no buffer hides a deadlock.
+            rendezvous: A send ends only when it is received: no buffer hides a
+                deadlock.
             nodes: HOST:PORT at which ranks of other nodes join; nothing starts here.
             quiet: Say nothing.
 
@@ -114,6 +118,7 @@ class Cluster:
         return self.door.instructions()
 
     def _new_team(self) -> Team:
+        generation: Generation | JoinedGeneration
         if self.placement is None:
             assert self.door is not None
             generation = JoinedGeneration(self.door)
@@ -134,15 +139,15 @@ class Cluster:
         self,
         function: Callable[..., Any],
         *args: Any,
-        ranks: Sequence[int] | None = None,
+        ranks: Sequence[int] | int | None = None,
         background: bool = False,
         **kwargs: Any,
     ) -> Run:
         """Call `function(*args, **kwargs)` on every rank, or on `ranks` only.
 
-        Returns when all have returned. Arguments, and whatever the function uses, travel
-        by value; what it returns travels back. With `background=True` it returns a
-        BackgroundRun at once.
+        Returns when all have returned. Arguments, and whatever the function uses,
+        travel by value; what it returns travels back. With `background=True` it returns
+        a BackgroundRun at once.
 
         Raises RankFailed, RankDied, a StuckError, TravelError or RunInterrupted.
         """
@@ -151,7 +156,7 @@ class Cluster:
         job = self._job(packed, chosen, filename=None)
         return self._start(job, packed.warning, background=background)
 
-    def run_cell(self, source: str, ranks: Sequence[int] | None = None) -> None:
+    def run_cell(self, source: str, ranks: Sequence[int] | int | None = None) -> None:
         """Run a cell's source in the ranks' own variables: what `%%ranks` calls."""
         chosen = self._check_ranks(ranks)
         filename, brought = sources.cell_context(source)
@@ -171,6 +176,7 @@ class Cluster:
             sources=packed.cells,
             labels={name: sources.label(name) for name in packed.cells},
             modules=packed.modules,
+            sys_path=tuple(sys.path),
             knobs=dict(self._knobs),
         )
 
@@ -180,13 +186,20 @@ class Cluster:
         if not self._lock.acquire(blocking=False):
             raise UsageError(
                 "one run at a time: this cluster is still busy with a background run. "
-                "Wait for it with .wait(), end it with .stop(), or make a second Cluster"
+                "Wait for it with .wait(), end it with .stop(), or make a second "
+                "Cluster"
             )
         if background:
-            return BackgroundRun(self, job)
+            return BackgroundRun(partial(self._drive_and_release, job))
         try:
             with _sigint_as_flag() as is_interrupted:
                 return self._drive(job, is_interrupted)
+        finally:
+            self._lock.release()
+
+    def _drive_and_release(self, job: Job, is_interrupted: Callable[[], bool]) -> Run:
+        try:
+            return self._drive(job, is_interrupted)
         finally:
             self._lock.release()
 
@@ -241,7 +254,7 @@ class Cluster:
         if self.door is None:
             self._team = self._new_team()
 
-    def _check_ranks(self, ranks: Sequence[int] | None) -> tuple[int, ...]:
+    def _check_ranks(self, ranks: Sequence[int] | int | None) -> tuple[int, ...]:
         if self._closed:
             raise ClusterClosed(
                 "this cluster was closed, and its ranks have ended. Make a new one: "
@@ -249,7 +262,7 @@ class Cluster:
             )
         if ranks is None:
             return tuple(range(self.world_size))
-        chosen = tuple(ranks)
+        chosen = tuple(ranks) if isinstance(ranks, Iterable) else (ranks,)
         for rank in chosen:
             self._check_rank(rank)
         if not chosen or len(set(chosen)) != len(chosen):
@@ -271,7 +284,7 @@ class Cluster:
     def slow(self, *, rank: int, factor: float) -> None:
         """Make a rank take `factor` times as long for what it computes (at least 1)."""
         self._check_rank(rank)
-        if not isinstance(factor, (int, float)) or not 1 <= factor <= 1000:
+        if not _is_slowness(factor):
             raise UsageError(
                 f"a slowed rank takes 1 to 1000 times as long; got factor={factor!r}. "
                 "factor=2.0 doubles its time, factor=1.0 takes the slowness away"
@@ -280,13 +293,13 @@ class Cluster:
         self._knobs[rank] = Knobs(float(factor), old.fail_kind, old.fail_at)
 
     def fail(self, *, rank: int, at: str) -> None:
-        """Make a rank raise at one of its calls in a run: `at="all_reduce#3"`, the third."""
+        """Make a rank raise at one of its calls: `at="all_reduce#3"` is the third."""
         self._check_rank(rank)
         kind, _, number = str(at).partition("#")
         if kind not in _KINDS or not number.isdigit() or int(number) < 1:
             raise UsageError(
-                'a failure is placed at the n-th call of a kind, as "all_reduce#3"; got '
-                f"{at!r}. Kinds: {', '.join(sorted(_KINDS))}; calls count from 1"
+                'a failure is placed at the n-th call of a kind, as "all_reduce#3"; '
+                f"got {at!r}. Kinds: {', '.join(sorted(_KINDS))}; calls count from 1"
             )
         old = self._knobs.get(rank, Knobs())
         self._knobs[rank] = Knobs(old.slow_factor, kind, int(number))
@@ -294,6 +307,11 @@ class Cluster:
     def heal(self) -> None:
         """Take back every `slow` and `fail`."""
         self._knobs.clear()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._closed
 
     def close(self) -> None:
         """End the ranks and wait until nothing of them is left."""
@@ -320,26 +338,29 @@ class Cluster:
         return f"Cluster({self.world_size}): {state}"
 
 
+def _is_slowness(factor: Any) -> bool:
+    return isinstance(factor, (int, float)) and 1 <= factor <= 1000
+
+
 class BackgroundRun:
     """A run that goes on while the notebook does something else."""
 
-    def __init__(self, cluster: Cluster, job: Job) -> None:
-        self._cluster = cluster
+    def __init__(self, drive: Callable[[Callable[[], bool]], Run]) -> None:
+        """Call `drive` in a thread, with a function that says whether to stop."""
+        self._drive = drive
         self._stop = threading.Event()
         self._outcome: Run | BaseException | None = None
         context = contextvars.copy_context()
         self._thread = threading.Thread(
-            target=context.run, args=(self._body, job), daemon=True
+            target=context.run, args=(self._body,), daemon=True
         )
         self._thread.start()
 
-    def _body(self, job: Job) -> None:
+    def _body(self) -> None:
         try:
-            self._outcome = self._cluster._drive(job, self._stop.is_set)
+            self._outcome = self._drive(self._stop.is_set)
         except BaseException as error:
             self._outcome = error
-        finally:
-            self._cluster._lock.release()
 
     @property
     def done(self) -> bool:
@@ -347,7 +368,7 @@ class BackgroundRun:
         return not self._thread.is_alive()
 
     def wait(self, timeout_s: float | None = None) -> Run:
-        """Wait for the end: the Run, or the error that a run in the cell would raise."""
+        """Wait for the end: the Run, or the error that a run in a cell would raise."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise TimeoutError(f"the run still goes on after {timeout_s} s")
@@ -369,13 +390,17 @@ _KINDS = frozenset({
 
 
 @contextmanager
-def _sigint_as_flag() -> Iterator[Callable[[], bool]]:
-    """Turn an interrupt into a flag that the run's loop reads, however often it comes."""
+def _sigint_as_flag() -> Generator[Callable[[], bool]]:
+    """Turn interrupts, however many, into one flag that the run's loop reads."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     seen = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: seen.set())
+
+    def see(signum: int, frame: FrameType | None) -> None:
+        seen.set()
+
+    before = signal.signal(signal.SIGINT, see)
     try:
         yield seen.is_set
     finally:
@@ -383,7 +408,7 @@ def _sigint_as_flag() -> Iterator[Callable[[], bool]]:
 
 
 def _show_details(error: StuckError) -> None:
-    """Fold each rank's last calls under the message; a plain terminal gets them as a note."""
+    """Fold each rank's last calls under the message; in a terminal they are a note."""
     if sources.in_notebook():
         from IPython.display import HTML, display
 
@@ -404,7 +429,7 @@ def newest() -> Cluster:
     """The cluster made last that is still open: the one that `%%ranks` uses."""
     for reference in reversed(_clusters):
         cluster = reference()
-        if cluster is not None and not cluster._closed:
+        if cluster is not None and not cluster.is_closed:
             return cluster
     raise UsageError("%%ranks needs ranks to run on; make some: cluster = Cluster(4)")
 

@@ -21,6 +21,8 @@ from labkit.runtime.rank.messages import RankSpec
 from labkit.runtime.rank.wire import CHUNK_BYTES
 
 END_LIMIT_S = 3.0
+# What the ranks' meeting place and notice board take of the folder, for each rank.
+SHARED_BYTES = 1 << 17
 
 
 class Generation:
@@ -32,22 +34,25 @@ class Generation:
         """Ask for the ranks; pump `channels` until each has sent READY."""
         self.channels = Channels()
         self._world_size = world_size
-        self._folder = make_folder()
+        self._folder = make_folder(world_size * SHARED_BYTES)
         self._popen: subprocess.Popen[bytes] | None = None
-        self._guard = self._start_guard(placement)
+        self._guard, theirs = socket.socketpair()
         self.channels.watch(self._guard, "guard")
-        for spec in self._specs(placement, rendezvous):
-            self._start(spec, spawn=placement.start == "spawn")
+        try:
+            with theirs:
+                self._start_guard(placement, theirs.fileno())
+            for spec in self._specs(placement, rendezvous):
+                self._start(spec, spawn=placement.start == "spawn")
+        except BaseException:
+            self.end(wait=True)
+            raise
         _living.add(self)
 
-    def _start_guard(self, placement: Placement) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            if placement.start == "fork":
-                the_zygote().request(self._folder, theirs.fileno())
-            else:
-                self._popen = self._spawn_guard(theirs.fileno())
-        return ours
+    def _start_guard(self, placement: Placement, fd: int) -> None:
+        if placement.start == "fork":
+            the_zygote().request(self._folder, fd)
+        else:
+            self._popen = self._spawn_guard(fd)
 
     def _spawn_guard(self, fd: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -70,7 +75,7 @@ class Generation:
                 rendezvous=rendezvous,
                 meeting_folder=self._folder,
                 sys_path=tuple(sys.path),
-                folder=str(Path.cwd()),
+                folder=_working_folder(),
                 env=dict(placement.env),
             )
             for rank in range(hosts)
@@ -110,8 +115,11 @@ class Generation:
         self.channels.close(keep=self._guard)
         if self._guard.fileno() >= 0:
             self._hang_up(wait)
+        if self._popen is not None:
+            _ending.append(self._popen)
         if self._popen is not None and wait:
             self._popen.wait(END_LIMIT_S)
+        _ending[:] = [guard for guard in _ending if guard.poll() is None]
         if wait:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -127,6 +135,8 @@ class Generation:
         self._guard.close()
 
 
+# Spawned guards that were told to end, kept until they have been reaped.
+_ending: list[subprocess.Popen[bytes]] = []
 _living: weakref.WeakSet[Generation] = weakref.WeakSet()
 
 
@@ -139,18 +149,29 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def make_folder() -> str:
-    """A private folder for one generation, in memory where there is room for it."""
+def _working_folder() -> str:
+    """Where the notebook works; empty if that folder has been removed."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""
+
+
+def make_folder(num_bytes: int) -> str:
+    """A private folder with room for so much, in memory where there is room for it."""
     tried: list[str] = []
     for parent in ("/dev/shm", tempfile.gettempdir()):
+        folder = None
         try:
             folder = tempfile.mkdtemp(prefix=f"labkit-{os.getpid()}-", dir=parent)
             probe = Path(folder) / "probe"
-            probe.write_bytes(b"\0" * 4096)
+            probe.write_bytes(b"\0" * num_bytes)
             probe.unlink()
             return folder
         except OSError as error:
             tried.append(f"{parent}: {error.strerror or error}")
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
     raise StartError(
         "ranks meet through a small file, and no folder could take it "
         f"({'; '.join(tried)}). Free some space there, or set TMPDIR to another folder"

@@ -40,6 +40,9 @@ def command(module: str, *arguments: object) -> list[str]:
     return [sys.executable, "-P", "-m", module, *map(str, arguments)]
 
 
+DYING_S = 1.0
+
+
 class ZygoteHandle:
     """The kernel's end of one zygote."""
 
@@ -69,10 +72,7 @@ class ZygoteHandle:
         try:
             fdpass.send(self._socket, folder, (guard_fd,))
         except OSError as error:
-            raise StartError(
-                "the process that starts ranks must stay alive; it ended with: "
-                f"{self._last_words()}. Run the cell again; `labkit doctor` tells more"
-            ) from error
+            raise StartError(self.obituary()) from error
 
     def close(self) -> None:
         """Let go of it; its guards live on for as long as their own sockets do."""
@@ -81,6 +81,21 @@ class ZygoteHandle:
         if self.owner_pid == os.getpid():
             self._process.kill()
             self._process.wait()
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it has ended, or does so now: its sockets close a moment before."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def obituary(self) -> str:
+        """That it ended, and what it said last."""
+        return (
+            "the process that starts ranks must stay alive; it ended with: "
+            f"{self._last_words()}. Run the cell again; `labkit doctor` tells more"
+        )
 
     def _last_words(self) -> str:
         self._log.seek(0)
@@ -98,6 +113,16 @@ def the_zygote() -> ZygoteHandle:
         _let_go()
         _zygote = ZygoteHandle()
     return _zygote
+
+
+def obituary() -> str:
+    """Why ranks never started: the zygote's end, or that of a guard of its own."""
+    if _zygote is not None and _zygote.ends_within(DYING_S):
+        return _zygote.obituary()
+    return (
+        "the process that starts ranks must stay alive; it ended before any rank had "
+        "started. Run the cell again; `labkit doctor` tells more"
+    )
 
 
 @atexit.register

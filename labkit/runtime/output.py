@@ -1,8 +1,8 @@
 """What ranks print, shown live under the cell, tagged by rank, and bounded.
 
-The first lines appear as they come. Past a bound the rest goes to a file, and each rank's
-last lines are shown at the end, with the number left out: a loop that prints for ever
-harms neither the browser nor the saved notebook.
+The first lines appear as they come. Past a bound the rest goes to a file, and each
+rank's last lines are shown at the end, with the number left out: a loop that prints for
+ever harms neither the browser nor the saved notebook.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class OutputPrinter:
             self._line(rank, stream, line)
 
     def _line(self, rank: int, stream: str, line: bytes) -> None:
-        """A carriage return starts a line over, as progress bars do: its last text counts."""
+        """Show a line; of a progress bar's carriage returns, the last text counts."""
         text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
         shown = f"[rank {rank:>{self._width}}] {text}\n"
         self._lines += 1

@@ -20,7 +20,7 @@ from labkit.errors import (
     StartError,
 )
 from labkit.record.events import Site
-from labkit.runtime import sources
+from labkit.runtime import kernel, sources
 from labkit.runtime.diagnosis import doing_text, report
 from labkit.runtime.drive import (
     Died,
@@ -43,6 +43,8 @@ def error_of(verdict: Verdict, drive: Drive, fate: str) -> BaseException:
         return _raised(verdict, drive, fate)
     if isinstance(verdict, Misfit):
         return _misfit(verdict, drive, fate)
+    if isinstance(verdict, Died) and verdict.guard and not drive.team.ready:
+        return StartError(kernel.obituary())
     if isinstance(verdict, Died):
         return RankDied(_join(_death_text(verdict, drive), fate))
     if isinstance(verdict, Interrupted):

@@ -174,6 +174,7 @@ def test_a_cell_is_timed_and_its_error_and_end_are_seen(
         assert stopped is not None
         assert "KeyboardInterrupt" in stopped.error
         kernel.run("import subprocess; p = subprocess.Popen(['sleep', '600'])")
+        kernel.close()  # and again at the end of the block
 
 
 @pytest.mark.slow

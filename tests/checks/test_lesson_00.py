@@ -70,6 +70,7 @@ def test_the_reference_passes(
     assert "seed" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("exercise", FULL)
 def test_the_reference_passes_for_other_seeds(
@@ -112,6 +113,7 @@ def test_receiving_from_whoever_sends_is_right_too() -> None:
     assert check("0.1", answers.from_anybody).passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "expected", "messages"),
     [
@@ -163,6 +165,7 @@ def test_wrong_orders_are_told(
     assert points(verdict) == expected, str(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "expected", "messages"),
     [
@@ -272,6 +275,7 @@ EQUIVALENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exercise", FULL)
 def test_every_mutant_is_caught_that_breaks_a_promise(
     stage: RankStage, exercise: str
@@ -355,6 +359,7 @@ def sleeps(say: Any, group: Any) -> None:
     time.sleep(600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("endless", [loops, sleeps])
 def test_what_never_returns_is_stopped(
     endless: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
@@ -365,6 +370,7 @@ def test_what_never_returns_is_stopped(
     assert "the function must return; after 0.5 s it had not" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("odd", "message"),
     [(raises, "my own mistake"), (dies, "exit status 3"), (exits, "SystemExit")],
@@ -375,6 +381,7 @@ def test_what_misbehaves_is_told(odd: Callable[..., Any], message: str) -> None:
     assert message in str(caught.value)
 
 
+@pytest.mark.slow
 def test_what_a_function_prints_is_bounded() -> None:
     with pytest.raises(CheckFailed) as caught:
         check("0.1", shouts)

@@ -16,9 +16,11 @@ import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+import labkit
 from tests.runtime.processes import below, wait_gone
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+# So that a new interpreter finds the labkit under test, installed or not.
+PYTHONPATH = str(Path(labkit.__file__).resolve().parents[1])
 FIRST_CELL = """
 import os, time
 import torch, torch.distributed as dist
@@ -72,8 +74,7 @@ class Notebook:
     def _begin(self) -> None:
         assert self._manager.kernel_spec is not None
         self._manager.kernel_spec.argv[0] = sys.executable
-        parts = [*sys.path[:4], str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, parts))}
+        env = {**os.environ, "PYTHONPATH": PYTHONPATH}
         self._manager.start_kernel(extra_arguments=self._arguments, env=env)
         self._connect()
 

@@ -19,7 +19,7 @@ from labkit.runtime.devices import place
 from labkit.runtime.gpus import Gpu
 from labkit.runtime.machine import Machine
 from tests.runtime.conftest import MakeCluster
-from tests.runtime.notebook import REPOSITORY, Notebook
+from tests.runtime.notebook import PYTHONPATH, Notebook
 
 COURSE_PACKAGES = (
     "numpy", "cloudpickle", "ipywidgets", "anywidget", "plotly.graph_objects",
@@ -103,11 +103,10 @@ def test_RT_05_nor_does_a_program_without_a_main_guard(tmp_path: Path) -> None:
 
 
 def _python(*arguments: object) -> subprocess.CompletedProcess[str]:
-    folders = [*sys.path[:3], str(REPOSITORY)]
     return subprocess.run(
         [sys.executable, *map(str, arguments)], text=True, capture_output=True,
         check=False, timeout=50,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
     )  # fmt: skip
 
 
@@ -303,7 +302,7 @@ def test_RT_42_a_host_name_that_resolves_to_nothing_does_no_harm(
     run = subprocess.run(
         ["unshare", "--uts", "--net", "sh", "-c", outside, "sh", sys.executable,
          str(program)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path[:3], str(REPOSITORY)])},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
         text=True, capture_output=True, check=False, timeout=50,
     )  # fmt: skip
     if "Operation not permitted" in run.stderr:

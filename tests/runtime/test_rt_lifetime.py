@@ -13,7 +13,7 @@ import pytest
 
 from labkit import Cluster
 from tests.runtime.conftest import MakeCluster
-from tests.runtime.notebook import REPOSITORY, Notebook
+from tests.runtime.notebook import PYTHONPATH, Notebook
 from tests.runtime.processes import (
     alive,
     below,
@@ -54,6 +54,7 @@ cluster.run(load_and_wait)
 def wait_in_place(notebook: Notebook, world_size: int = 4) -> None:
     for rank in range(world_size):
         notebook.wait_for(f"in place {rank}")
+    time.sleep(0.3)  # From the print to the barrier is one line.
 
 
 def test_RT_20_ranks_do_not_outlive_a_killed_kernel(notebook: Notebook) -> None:
@@ -236,11 +237,10 @@ def test_however_a_program_ends_its_ranks_end(
 ) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    folders = [*sys.path[:3], str(REPOSITORY)]
     with subprocess.Popen(
         [sys.executable, str(path), start, how], text=True, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
     ) as program:  # fmt: skip
         assert program.stdout is not None
         ranks = known(int(pid) for pid in program.stdout.readline().split())

@@ -18,7 +18,7 @@ from labkit.errors import CyclicWaitError, LabkitError
 from labkit.record import recorder as recording
 from labkit.record.events import Comm
 
-CALLED, RETURNED = "exchange called", "exchange returned"
+RETURNED = "exchange returned"
 STALE, OVERWRITTEN = 99, 88
 KEPT_FOR_MORE_ROUNDS = 2
 # So many wrong patterns show what is wrong; stuck ranks take a while to replace.
@@ -53,7 +53,6 @@ def exchange_on_rank(exchange: Answer, pattern: Pattern) -> Tensor:
     frm = pattern.frm(rank)
     send_N = pattern.payload(rank)
     recv_M = torch.full((pattern.sizes[frm],), STALE, dtype=pattern.dtype)
-    recorder.mark(CALLED)
     exchange(send_N, pattern.to[rank], recv_M, frm, dist.group.WORLD)
     recorder.mark(RETURNED)
     received = recv_M.clone()

@@ -71,7 +71,7 @@ def judge(answer: Answer, stage: Stage, seed: int) -> Judged:
         names.append(case.name)
         faults += faults_of(case, played)
         if played.error is not None:
-            names.append("the rest once this one ends")
+            names.append("the rest once this one ends well")
             break
     return Judged(tuple(faults), f"Played: {'; '.join(names)} (seed {seed}).")
 

@@ -155,7 +155,12 @@ def _wrap_torch() -> None:
     dist.Backend.register_backend(
         NAME, _create, extended_api=True, devices=["cpu", "cuda"]
     )
-    make_group, new_group = c10d._new_process_group_helper, c10d._new_group_with_tag
+    c10d._new_process_group_helper = _recording_maker(c10d._new_process_group_helper)
+    c10d._new_group_with_tag = _recorded_new_group(c10d._new_group_with_tag)
+
+
+def _recording_maker(make_group: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's maker of every group, which then makes RecordingGroups."""
 
     def make_recorded(
         group_size: int,
@@ -175,6 +180,12 @@ def _wrap_torch() -> None:
             c10d._world.pg_map[group] = (dist.Backend(current().name), store)
         return made
 
+    return make_recorded
+
+
+def _recorded_new_group(new_group: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's `new_group`, recorded with the wait for the ranks that must join in."""
+
     def new_recorded(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("use_local_synchronization"):
             return new_group(ranks, *args, **kwargs)
@@ -187,8 +198,7 @@ def _wrap_torch() -> None:
         with recorder.waiting(comm.id):
             return new_group(ranks, *args, **kwargs)
 
-    c10d._new_process_group_helper = make_recorded
-    c10d._new_group_with_tag = new_recorded
+    return new_recorded
 
 
 def join_world(under: Under, rank: int, world_size: int, store: dist.Store) -> None:

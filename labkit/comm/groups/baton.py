@@ -22,6 +22,7 @@ from labkit.record.recorder import Abandoned
 # A rank that asks "is it done?" this often, while nobody else can do anything about it,
 # will never be told yes.
 MAX_VAIN_POLLS = 200_000
+CHECK_SIGNALS_EVERY_S = 0.1
 
 
 class Stalled(Abandoned):
@@ -41,6 +42,10 @@ def _closed_gate() -> threading.Lock:
     gate = threading.Lock()
     gate.acquire()
     return gate
+
+
+def _leave_alone(giver: int | None, taker: int | None) -> None:
+    """A switch that changes nothing."""
 
 
 @dataclass
@@ -88,10 +93,12 @@ class Baton:
         for rank in ranks:
             self._seats[rank].alive = True
             self._seats[rank].stalled = False
-        self._switch(None, ranks[0])
-        self._seats[ranks[0]].gate.release()
         try:
-            self._all_left.acquire()
+            self._switch(None, ranks[0])
+            self._seats[ranks[0]].gate.release()
+            # In turns: Python sees no signal that came just before it began to wait.
+            while not self._all_left.acquire(timeout=CHECK_SIGNALS_EVERY_S):
+                pass
         except BaseException:
             self._stop()
             raise
@@ -172,7 +179,7 @@ class Baton:
         seat.awaits, seat.polls = None, False
 
     def _next(self, rank: int) -> int | None:
-        """Who runs after `rank`: the next that can go on, itself last; None: all left."""
+        """Who runs after `rank`: the next that can, itself last; None if all left."""
         seats, circle = self._seats, self._circle[rank]
         for other in circle:
             if seats[other].can_go_on:
@@ -204,4 +211,4 @@ class Baton:
         """The run was interrupted from outside: every wait from now on is given up."""
         self.stalled = True
         # The process belongs to its main thread again, while ranks still unwind.
-        self._switch = lambda giver, taker: None
+        self._switch = _leave_alone

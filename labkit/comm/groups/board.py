@@ -34,6 +34,7 @@ class Board:
 
     def __init__(self, path: str, rank: int, world_size: int) -> None:
         self._rank = rank
+        self._from_anybody: set[tuple[str, int]] = set()
         size = world_size * _ROW_BYTES
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -45,6 +46,8 @@ class Board:
 
     def post(self, comm: Comm) -> None:
         """Say what this rank is about to do, before it does it."""
+        if self._is_uncounted(comm):
+            return
         key, signature = self._key(comm, self._rank), _signature(comm)
         at = self._at(self._rank, key)
         _SLOT.pack_into(self._memory, at, 0, signature)
@@ -52,6 +55,8 @@ class Board:
 
     def compare(self, comm: Comm, ranks: Iterable[int]) -> None:
         """Raise MismatchError if a rank has posted another call in this one's place."""
+        if self._is_uncounted(comm):
+            return
         key, signature = self._key(comm, self._rank), _signature(comm)
         others = (comm.peer,) if comm.kind in P2P else ranks
         for rank in others:
@@ -63,6 +68,19 @@ class Board:
                     f"every rank must make the same call; rank {rank}'s does not match "
                     f"rank {self._rank}'s {comm.kind}"
                 )
+
+    def _is_uncounted(self, comm: Comm) -> bool:
+        """Whether this receive's number may not be its message's.
+
+        Once a rank has received from any source, it has counted some messages under no
+        sender, so that its later receives and their sends are numbered differently.
+        """
+        if comm.kind != "recv":
+            return False
+        place = (comm.group, comm.tag)
+        if comm.peer is None:
+            self._from_anybody.add(place)
+        return place in self._from_anybody
 
     def _at(self, rank: int, key: int) -> int:
         return rank * _ROW_BYTES + key % NUM_SLOTS * _SLOT.size

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,8 +42,7 @@ class Transfer:
             raise type(self.error)(*self.error.args)
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """What one rank brings to a collective, and where it wants what comes of it.
 
     `agree` holds the tensors whose number of elements must be the same on every rank.
@@ -70,9 +69,14 @@ class Part:
             self.kind == other.kind
             and self.op == other.op
             and self.root == other.root
-            and self.dtype == other.dtype
-            and [t.numel() for t in self.agree] == [t.numel() for t in other.agree]
+            and self.dtype is other.dtype
+            and len(self.agree) == len(other.agree)
+            and all(map(_same_size, self.agree, other.agree))
         )
+
+
+def _same_size(one: Tensor, other: Tensor) -> bool:
+    return one.numel() == other.numel()
 
 
 class Meeting(Transfer):

@@ -1,8 +1,8 @@
 """What torch and Python keep once for a process, given to each rank of one process.
 
-[Note: private switches] Every name of torch that is not public and that ranks as threads
-depend on is used in this file alone. All are in the wheels of torch 2.11, 2.12, 2.13 and
-2.14; tests/comm/groups/test_isolation.py fails the day one is missing.
+[Note: private switches] Every name of torch that is not public and that ranks as
+threads depend on is used in this file alone. All are in the wheels of torch 2.11, 2.12,
+2.13 and 2.14; tests/comm/groups/test_isolation.py fails the day one is missing.
 - `distributed_c10d._world`: the groups of a process. torch keeps it replaceable
   ("experimental extension point to override it"), so that threads can have one each.
 - `_set_thread_isolation_mode`: the same for the C++ table of groups by name, in which
@@ -18,6 +18,8 @@ Public, but needed for the same end: `torch.autograd.set_multithreading_enabled(
 so that a backward pass runs in the thread of the rank that called it.
 """
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import ctypes
@@ -26,7 +28,7 @@ import random
 import sys
 import threading
 from _random import Random as _Random
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -35,13 +37,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
-from torch._C import _distributed_c10d as c10d_native  # pyright: ignore
+from torch._C import _distributed_c10d
 
 # Far from the small numbers that people seed with, so that no rank starts by chance
 # where `manual_seed(0)` would.
 _FIRST_SEED = 0x1AB_0000
 _RANDOM_HEADER_BYTES = object.__basicsize__
 _RANDOM_BYTES = _Random.__basicsize__ - _RANDOM_HEADER_BYTES
+# What the type stubs of torch and numpy leave out.
+_native: Any = _distributed_c10d
+_numpy_random: Any = np.random
+
 _VARIABLES = ("RANK", "LOCAL_RANK")
 _MT19937_BYTES = 625 * 4  # 624 words and a position
 
@@ -90,13 +96,19 @@ class _WorldOfThread:
 
 
 class Worlds:
-    """A world of torch.distributed for each thread, in force in `with entered()`."""
+    """A world of torch.distributed for each thread, in force in `with entered()`.
 
-    def __init__(self) -> None:
+    One may be entered inside another: a rank may make ranks of its own.
+    """
+
+    _num_entered = 0
+
+    def __init__(self, world_size: int) -> None:
         self._world = _WorldOfThread()
+        self._world_size = world_size
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self) -> Generator[None, None, None]:
         """Give each thread its own world; afterwards all is as it was."""
         with ExitStack() as stack:
             stack.enter_context(_replaced(c10d, "_world", self._world))
@@ -106,14 +118,21 @@ class Worlds:
                 for function in (init_process_group, destroy_process_group):
                     name = function.__name__
                     stack.enter_context(_replaced(module, name, function))
-            stack.enter_context(_unset("TORCH_DIST_INIT_BARRIER"))
-            c10d_native._set_thread_isolation_mode(True)
-            stack.callback(c10d_native._set_thread_isolation_mode, False)
+            stack.enter_context(_environment("WORLD_SIZE", str(self._world_size)))
+            # It would make ranks wait in C++ for each other.
+            stack.enter_context(_environment("TORCH_DIST_INIT_BARRIER", None))
+            self._isolate(+1)
+            stack.callback(self._isolate, -1)
             yield
+
+    @staticmethod
+    def _isolate(step: int) -> None:
+        Worlds._num_entered += step
+        _native._set_thread_isolation_mode(Worlds._num_entered > 0)
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def _replaced(owner: Any, name: str, value: Any) -> Generator[None, None, None]:
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -123,14 +142,21 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _unset(variable: str) -> Iterator[None]:
-    """Without this variable, which would make ranks wait in C++ for each other."""
-    before = os.environ.pop(variable, None)
+def _environment(variable: str, value: str | None) -> Generator[None, None, None]:
+    before = os.environ.get(variable)
+    _set_variable(variable, value)
     try:
         yield
     finally:
-        if before is not None:
-            os.environ[variable] = before
+        _set_variable(variable, before)
+
+
+def _set_variable(variable: str, value: str | None) -> None:
+    """Set a variable of the environment; None takes it away."""
+    if value is None:
+        os.environ.pop(variable, None)
+    else:
+        os.environ[variable] = value
 
 
 _init_process_group = c10d.init_process_group
@@ -173,9 +199,9 @@ class unseen:
 
 def hold_name(group: dist.ProcessGroup) -> None:
     """Give a group that is written in Python a place where torch can keep its name."""
-    options = c10d_native.FakeProcessGroup.Options()
+    options = _native.FakeProcessGroup.Options()
     options.error_on_collective = True
-    fake = c10d_native.FakeProcessGroup._create_internal(
+    fake = _native.FakeProcessGroup._create_internal(
         group.rank(), group.size(), options
     )
     kind = dist.ProcessGroup.BackendType.CUSTOM
@@ -201,18 +227,18 @@ class ProcessState:
     system, so ranks that are processes differ from each other until they call
     `manual_seed`. Here they differ too, but start from the same numbers every time.
 
-    Reading numpy's state takes 75 us and Python's 19, and most turns use neither: a
-    look at the raw bytes tells in under a microsecond whether there is anything to read.
+    Reading numpy's state takes 75 us and Python's 19, and most turns use neither: the
+    raw bytes tell in under a microsecond whether there is anything to read.
     """
 
     def __init__(self, rank: int) -> None:
         seed = _FIRST_SEED + rank
-        self._variables = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        self._variables: dict[str, str | None] = dict.fromkeys(_VARIABLES, str(rank))
         self._dtype = torch.get_default_dtype()
         self._torch = torch.Generator().manual_seed(seed).get_state()
         self._python = random.Random(seed).getstate()
         self._python_bytes = b""
-        self._numpy: Any = np.random.MT19937(_Seeds(seed))
+        self._numpy: Any = _numpy_random.MT19937(_Seeds(seed))
         self._numpy_bytes = b""
         self._numpy_state: Any = None
 
@@ -232,7 +258,7 @@ class ProcessState:
         self._torch = torch.default_generator.get_state()
         if not _python_bytes() == self._python_bytes != b"":
             self._python = random.getstate()
-        generator: Any = np.random.get_bit_generator()
+        generator: Any = _numpy_random.get_bit_generator()
         same = generator is self._numpy and _numpy_bytes(generator) == self._numpy_bytes
         if not same or self._numpy_bytes == b"" or self._numpy_state is not None:
             state: Any = np.random.get_state(legacy=False)
@@ -246,16 +272,13 @@ class ProcessState:
         torch.default_generator.set_state(self._torch)
         random.setstate(self._python)
         self._python_bytes = _python_bytes()
-        np.random.set_bit_generator(self._numpy)
+        _numpy_random.set_bit_generator(self._numpy)
         # Beside the generator numpy keeps half of a pair of normal numbers.
         if self._numpy_state is not None:
             np.random.set_state(self._numpy_state)
         self._numpy_bytes = _numpy_bytes(self._numpy)
         for name, value in self._variables.items():
-            if value is not None:
-                os.environ[name] = value
-            else:
-                os.environ.pop(name, None)
+            _set_variable(name, value)
 
 
 class _Seeds(np.random.bit_generator.ISeedSequence):
@@ -283,7 +306,7 @@ def _python_bytes() -> bytes:
 
 
 def _numpy_bytes(generator: Any) -> bytes:
-    """The shared generator of numpy as it lies in memory; b"" if it is of another kind."""
+    """The shared generator of numpy as it lies in memory; b"" if of another kind."""
     if type(generator) is not np.random.MT19937:
         return b""
     return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)

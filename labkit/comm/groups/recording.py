@@ -35,6 +35,7 @@ from labkit.record.events import P2P, Comm, Kind
 from labkit.record.recorder import Recorder
 
 NO_TIMEOUT = timedelta(0)
+MAX_UNWAITED = 4096
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ class RecordingGroup(dist.ProcessGroup):
         self._board = board
         self._ready_group = ready
         self._tokens: list[dist.Work] = []
+        self._unwaited: dict[int, dist.Work] = {}
         recorder.new_group(uid, self.ranks)
 
     def issue(self, method: str, kind: Kind, call: Call, args: Any, kwargs: Any) -> Any:
@@ -161,10 +163,19 @@ class RecordingGroup(dist.ProcessGroup):
             inner = getattr(self.inner, method)(*args, **kwargs)
         if inner is None:
             return None
+        if kind in P2P:
+            self._keep(comm.id, inner)
         return RecordedWork(inner, comm, self, ready)
+
+    def _keep(self, comm_id: int, work: dist.Work) -> None:
+        """Hold on to a message: gloo gives up one whose handle the caller has dropped."""
+        self._unwaited[comm_id] = work
+        if len(self._unwaited) > MAX_UNWAITED:
+            del self._unwaited[next(iter(self._unwaited))]
 
     def ended(self, comm: Comm) -> None:
         """Called by a work that has been waited for: compare before anybody reads."""
+        self._unwaited.pop(comm.id, None)
         if self._board is not None:
             self._board.compare(comm, self.ranks)
         if self.hooks.after_wait is not None:

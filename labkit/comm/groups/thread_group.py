@@ -30,7 +30,8 @@ class ThreadGroup(dist.ProcessGroup):
     """
 
     def __init__(self, turn: Turn, room: Room, group_rank: int) -> None:
-        super().__init__(group_rank, len(room.ranks))
+        # torch's stubs know only the form with a store.
+        super().__init__(group_rank, len(room.ranks))  # pyright: ignore[reportCallIssue]
         isolation.hold_name(self)
         self._turn = turn
         self._room = room
@@ -206,19 +207,19 @@ class ThreadGroup(dist.ProcessGroup):
         """A barrier that waits at once; a missing rank is told as any deadlock is."""
         self.barrier().wait()
 
-    def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> ThreadWork:
-        """Send a copy of a tensor to member `to` of the group."""
+    def send(self, tensors: Sequence[Tensor], dstRank: int, tag: int = 0) -> ThreadWork:
+        """Send a copy of a tensor to a member of the group."""
         (tensor,) = tensors
-        self._check_message(tensor, to, tag)
+        self._check_message(tensor, dstRank, tag)
         self._turn.issue()
-        transfer = self._room.send(self._me, to, tag, tensor)
+        transfer = self._room.send(self._me, dstRank, tag, tensor)
         return self._begun(ThreadWork(self._turn, transfer, (tensor,)))
 
-    def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> ThreadWork:
-        """Receive the next message that member `source` sends with this tag."""
+    def recv(self, tensors: Sequence[Tensor], srcRank: int, tag: int = 0) -> ThreadWork:
+        """Receive the next message that a member sends with this tag."""
         (tensor,) = tensors
-        self._check_message(tensor, source, tag)
-        return self._receive(tensor, source, tag)
+        self._check_message(tensor, srcRank, tag)
+        return self._receive(tensor, srcRank, tag)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> ThreadWork:
         """Receive the next message with this tag, whoever sends it."""
@@ -238,15 +239,6 @@ class ThreadGroup(dist.ProcessGroup):
         """One work that stands for every one begun since `_start_coalescing`."""
         begun, self._coalesced = self._coalesced or [], None
         return JoinedWork(begun)
-
-    # [Note: both names] of recording.py: the names before and after torch 2.13.
-    allreduce_coalesced = allreduce
-    allgather_coalesced = allgather
-    _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    alltoall_base = all_to_all_single
 
     def shutdown(self) -> None:
         """Nothing is held that would have to be given back."""
@@ -320,10 +312,25 @@ class ThreadGroup(dist.ProcessGroup):
                 )
 
 
+_SAME = {
+    "allreduce_coalesced": "allreduce",
+    "allgather_coalesced": "allgather",
+    "_allgather_base": "all_gather_single",
+    "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
+    "_reduce_scatter_base": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
+    "alltoall_base": "all_to_all_single",
+}
+for _other, _name in _SAME.items():
+    setattr(ThreadGroup, _other, getattr(ThreadGroup, _name))
+
+
 def _listed(tensors: Any) -> tuple[Tensor, ...]:
     """Every tensor of a tensor, a list of tensors, or a list of lists."""
     if isinstance(tensors, Tensor):
         return (tensors,)
+    if all(isinstance(item, Tensor) for item in tensors):
+        return tuple(tensors)
     return tuple(tensor for item in tensors for tensor in _listed(item))
 
 

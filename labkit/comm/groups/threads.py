@@ -82,7 +82,7 @@ class ThreadRanks:
         self._store = dist.HashStore()
         # While a rank asks for a key nobody else can run, so it will not come later.
         self._store.set_timeout(timedelta(seconds=1))
-        self._worlds = isolation.Worlds()
+        self._worlds = isolation.Worlds(world_size)
         self._states = [isolation.ProcessState(rank) for rank in self._ranks]
         self._baton = Baton(world_size, self._switch)
         self._turns = [Turn(self._baton, rank) for rank in self._ranks]
@@ -99,7 +99,7 @@ class ThreadRanks:
         ]
         for thread in self._threads:
             thread.start()
-        self._run(self._join, self._ranks)
+        self._found_world()
 
     def __enter__(self) -> ThreadRanks:
         return self
@@ -196,6 +196,14 @@ class ThreadRanks:
             timeout=backend.FOREVER,
         )
 
+    def _found_world(self) -> None:
+        joined = self._run(self._join, self._ranks)
+        failed = [each.error for each in joined if each.error is not None]
+        if failed:
+            self.close()
+            # The others only stalled because of the one that failed.
+            raise min(failed, key=lambda error: isinstance(error, Stalled))
+
     def _make_group(self, rank: int, options: Any) -> ThreadGroup:
         """Become a member of a group: waits for the other members, as gloo does."""
         members = tuple(options.global_ranks_in_group) or self._ranks
@@ -217,6 +225,11 @@ class ThreadRanks:
             raise UsageError(
                 f"ranks is a choice of 0 to {len(self._ranks) - 1}; got "
                 f"{list(ranks)}. Leave it out for all of them"
+            )
+        if self._body is not None:
+            raise UsageError(
+                "ranks run one body at a time; these are running another. Call what "
+                "the second one does inside the first, or make new ranks"
             )
         if self._interrupted or self._baton.stalled or not self._threads:
             raise UsageError(

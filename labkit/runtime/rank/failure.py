@@ -1,7 +1,7 @@
 """From an exception on a rank to a message for the learner.
 
-The traceback keeps the learner's own lines, and the last line of a library where that is
-where it was raised. Cells are named as IPython names them: `Cell In[5], line 3`.
+The traceback keeps the learner's own lines, and the last line of a library where that
+is where it was raised. Cells are named as IPython names them: `Cell In[5], line 3`.
 """
 
 from __future__ import annotations

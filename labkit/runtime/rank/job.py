@@ -7,6 +7,7 @@ import importlib
 import linecache
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from labkit.record import recorder
@@ -19,14 +20,21 @@ def prepare(job: Job) -> None:
     for filename, source in job.sources.items():
         lines = source.splitlines(keepends=True)
         linecache.cache[filename] = (len(source), None, lines, filename)
+    extend_path(job.sys_path)
     forget_stale(job.modules)
+
+
+def extend_path(folders: Iterable[str]) -> None:
+    """Find modules where the notebook finds them by now, in its order."""
+    new = [folder for folder in folders if folder not in sys.path]
+    sys.path[:0] = new
 
 
 _seen_modules: dict[str, float] = {}
 
 
 def forget_stale(modules: dict[str, float]) -> None:
-    """Drop modules whose file has changed, so that the next import reads the new one."""
+    """Drop modules whose file has changed: the next import reads the new one."""
     for name, changed_s in modules.items():
         if name in sys.modules and _seen_modules.get(name, changed_s) != changed_s:
             del sys.modules[name]

@@ -1,6 +1,6 @@
-"""A rank on another node: started by torchrun or srun, it dials back to the notebook.
+r"""A rank on another node: started by torchrun or srun, it dials back to the notebook.
 
-    LABKIT_TOKEN=... torchrun --nnodes 2 --nproc-per-node 8 ... \\
+    LABKIT_TOKEN=... torchrun --nnodes 2 --nproc-per-node 8 ... \
         -m labkit.runtime.rank.join HOST:PORT
 
 torchrun and Slurm are the engines: they place the processes, and restart them if asked
@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -46,12 +46,13 @@ class Seat:
             ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
         ):
             if all(name in env for name in names[:3]):
-                local_size = env.get(names[3], "1")
-                return cls(*(int(env[name]) for name in names[:3]), int(local_size))
+                rank, world_size, local_rank = (int(env[name]) for name in names[:3])
+                local_size = int(env.get(names[3], "1"))
+                return cls(rank, world_size, local_rank, local_size)
         raise StartError(
             "a joining rank must know its number; found neither RANK, WORLD_SIZE and "
-            "LOCAL_RANK nor SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID. Start it with "
-            "torchrun or srun, as the notebook's message shows"
+            "LOCAL_RANK nor SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID. Start it "
+            "with torchrun or srun, as the notebook's message shows"
         )
 
 
@@ -62,7 +63,8 @@ def main(address: str) -> None:
     if not host or not port.isdigit() or not token:
         raise UsageError(
             f"joining takes HOST:PORT and a token in {TOKEN_VARIABLE}; got {address!r} "
-            f"and {'a' if token else 'no'} token. Copy the command that the notebook shows"
+            f"and {'a' if token else 'no'} token. Copy the command that the notebook "
+            "shows"
         )
     seat = Seat.from_environment(os.environ)
     channel = Channel(dial(host, int(port), token))
@@ -89,12 +91,12 @@ def _spec(seat: Seat) -> RankSpec:
         rendezvous=False,
         meeting_folder=None,
         sys_path=tuple(sys.path),
-        folder=os.getcwd(),
+        folder=str(Path.cwd()),
     )
 
 
 def _store(seat: Seat) -> dist.Store:
-    """The store of the engine: torchrun's, or the one at MASTER_ADDR and MASTER_PORT."""
+    """The engine's store: torchrun's, or the one at MASTER_ADDR and MASTER_PORT."""
     store, _, _ = next(
         dist.rendezvous("env://", seat.rank, seat.world_size)  # type: ignore[attr-defined]
     )
@@ -110,7 +112,7 @@ def _lead_own_group() -> None:
 
 
 def _forward_output(fd: int, stream: str, rank: int, channel: Channel) -> None:
-    """Send what is written to a file descriptor, children's text too, to the notebook."""
+    """Send what is written to a file, children's text too, to the notebook."""
     read, write = os.pipe()
     os.dup2(write, fd)
     os.close(write)
@@ -122,7 +124,7 @@ def _forward_output(fd: int, stream: str, rank: int, channel: Channel) -> None:
     threading.Thread(target=forward, daemon=True).start()
 
 
-def _run(argv: list[str]) -> Any:
+def _run(argv: list[str]) -> None:
     if len(argv) != 2:
         raise UsageError("usage: python -m labkit.runtime.rank.join HOST:PORT")
     main(argv[1])

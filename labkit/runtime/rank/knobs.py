@@ -1,4 +1,4 @@
-"""Slow a rank down or make it fail, at its own transfers: `cluster.slow`, `cluster.fail`.
+"""Make a rank slow or make it fail, at its own transfers: cluster.slow, cluster.fail.
 
 A rank of factor 2 takes twice as long for what it computes between two transfers: it
 sleeps before the next one for as long as it had worked since the last.

@@ -1,7 +1,7 @@
 """The thread of a rank that listens to the kernel while the main thread works.
 
-It hands over jobs, sends recorded events every 20 ms while one runs, says where the main
-thread stands, interrupts it, and ends the rank when the kernel is gone.
+It hands over jobs, sends recorded events every 20 ms while one runs, says where the
+main thread stands, interrupts it, and ends the rank when the kernel is gone.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import os
 import queue
 import select
 import signal
-import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from labkit.comm.groups.site import is_library
+from labkit.comm.groups.site import frame_of, is_library
 from labkit.record.recorder import Recorder
 from labkit.runtime.rank.messages import Job, Pong
 from labkit.runtime.rank.wire import Channel, Frame, FrameKind
@@ -24,7 +23,7 @@ FLUSH_EVERY_S = 0.02
 
 
 class Link(threading.Thread):
-    """Listens on the channel of one process, which may host several ranks as threads."""
+    """Listens on the channel of one process, which may host many ranks as threads."""
 
     def __init__(
         self,
@@ -67,8 +66,9 @@ class Link(threading.Thread):
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind is FrameKind.JOB:
-            self.running = frame.load()
-            self.jobs.put(self.running)
+            job: Job = frame.load()
+            self.running = job
+            self.jobs.put(job)
         elif frame.kind is FrameKind.STOP:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         elif frame.kind is FrameKind.BYE:
@@ -89,8 +89,7 @@ def end_process_group() -> None:
 
 def own_line(thread_id: int) -> str | None:
     """The innermost of the learner's lines that a thread stands at."""
-    frame = sys._current_frames().get(thread_id)
-    stack: Sequence[traceback.FrameSummary] = traceback.extract_stack(frame)
+    stack = traceback.extract_stack(frame_of(thread_id))
     for summary in reversed(stack):
         if not is_library(summary.filename):
             return f'File "{summary.filename}", line {summary.lineno}: {summary.line}'

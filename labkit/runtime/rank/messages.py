@@ -46,6 +46,7 @@ class Job:
     sources: dict[str, str]
     labels: dict[str, str]
     modules: dict[str, float]
+    sys_path: tuple[str, ...]
     knobs: dict[int, Knobs]
 
 

@@ -6,8 +6,8 @@
 - A guard ends: its ranks get SIGKILL from the operating system (PR_SET_PDEATHSIG).
 - A rank ends: its children, and theirs, are adopted by the guard, which kills them.
 Process ids are signalled only by their own parent, before it reaps them, so that an id
-can never have passed to somebody else's process. Other systems lack both calls: there, a
-rank's link thread sees the end of the socket, and ends its process group.
+can never have passed to somebody else's process. Other systems lack both calls: there,
+a rank's link thread sees the end of the socket, and ends its process group.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import sys
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -60,10 +61,9 @@ def has_ended(end: list[int]) -> bool:
 
 def child_pids() -> list[int]:
     """The calling process's children (made by its only thread); none off Linux."""
-    path = f"/proc/self/task/{os.getpid()}/children"
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
     try:
-        with open(path) as file:
-            return [int(pid) for pid in file.read().split()]
+        return [int(pid) for pid in path.read_text().split()]
     except OSError:
         return []
 

@@ -1,6 +1,7 @@
 """The life of a rank that is a process: join the world, then run one job after another.
 
-A rank comes back to its loop after a job, whatever the job did, and keeps its variables.
+A rank comes back to its loop after a job, whatever the job did, and keeps its
+variables.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -47,19 +48,23 @@ def serve(spec: RankSpec, channel: Channel, store: dist.Store | None = None) -> 
 
 
 def settle(spec: RankSpec) -> None:
-    """Set up what is the process's own: its folder, threads, random state, crash file."""
+    """Set up what is the process's own: folder, threads, random state, crash file."""
     sys.path[:] = spec.sys_path
     jobs.enter_folder(spec.folder)
     os.environ.update(spec.env)
     torch.set_num_threads(spec.num_threads)
     random.seed()
     np.random.seed()
-    crash = sys.__stderr__
-    if spec.meeting_folder is not None:
-        crash = open(Path(spec.meeting_folder) / f"crash-{spec.rank}", "w")  # noqa: SIM115
-    faulthandler.enable(file=crash, all_threads=False)
+    faulthandler.enable(file=_crash_file(spec), all_threads=False)
     if spec.device.startswith("cuda"):
         torch.cuda.set_device(spec.device)
+
+
+def _crash_file(spec: RankSpec) -> TextIO:
+    """Where the stack goes when native code crashes; it is never closed."""
+    if spec.meeting_folder is None:
+        return sys.__stderr__ or sys.stderr
+    return (Path(spec.meeting_folder) / f"crash-{spec.rank}").open("w")
 
 
 def _file_store(spec: RankSpec) -> dist.Store:

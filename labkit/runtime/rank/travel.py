@@ -3,7 +3,12 @@
 cloudpickle carries functions and classes of the notebook. Three things are done beside
 it: code keeps the file name of its cell, so that a traceback shows the line; a notebook
 function finds the rank's own variables as its globals; and tensors go as raw bytes.
+
+cloudpickle's way with code and torch's untyped storages are private to them, and there
+is no public way to the same: pyright lets their names pass here.
 """
+
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import torch
@@ -41,8 +46,8 @@ class _BoundedWriter(io.BytesIO):
         size = self.tell() + memoryview(data).nbytes
         if size > self._max_bytes:
             raise TooLarge(
-                f"what travels must be at most {format_bytes(self._max_bytes)}; this is "
-                f"{format_bytes(size)} or more"
+                f"what travels must be at most {format_bytes(self._max_bytes)}; this "
+                f"is {format_bytes(size)} or more"
             )
         return super().write(data)
 
@@ -57,12 +62,12 @@ def _rebuild_storage(data: bytearray, device: str) -> torch.UntypedStorage:
     else:
         storage = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
     on_gpu = device == "cuda" and torch.cuda.is_available()
-    return storage.cuda() if on_gpu else storage
+    return cast("torch.UntypedStorage", storage.cuda()) if on_gpu else storage
 
 
 def _reduce_storage(storage: torch.UntypedStorage) -> tuple[Any, ...]:
-    """The raw bytes; a writable buffer arrives as a bytearray, which is used in place."""
-    view = torch.tensor([], dtype=torch.uint8).set_(storage.cpu()).numpy()
+    """The raw bytes: a writable buffer, so it arrives as a bytearray, used in place."""
+    view: Any = torch.tensor([], dtype=torch.uint8).set_(storage.cpu()).numpy()
     return _rebuild_storage, (pickle.PickleBuffer(view), storage.device.type)
 
 
@@ -158,7 +163,7 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
 
 
 def function_parts(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    """What a function takes along: the globals that it names, its closure, its defaults."""
+    """What a function takes along: the globals it names, its closure, its defaults."""
     if not isinstance(function, types.FunctionType):
         return []
     names = cloudpickle.cloudpickle._extract_code_globals(function.__code__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -494,6 +495,7 @@ def test_new_groups_number_their_members_from_zero() -> None:
     assert results(4, body) == [(2.0, 0, 2), (4.0, 0, 2), (2.0, 1, 2), (4.0, 1, 2)]
 
 
+@pytest.mark.slow  # Importing DTensor takes seconds.
 def test_a_mesh_with_functional_collectives_and_dtensor() -> None:
     from torch.distributed import _functional_collectives as functional
     from torch.distributed.device_mesh import init_device_mesh
@@ -876,6 +878,28 @@ def test_ranks_that_are_not_there_are_refused(
         ranks.run(lambda rank: None, ranks=chosen)
 
 
+def test_ranks_that_run_cannot_be_asked_to_run_at_once(ranks: ThreadRanks) -> None:
+    found = ranks.run(lambda rank: ranks.run(lambda inner: inner))
+    assert errors(found) == [UsageError] * 3
+
+
+def test_a_world_that_cannot_be_made_is_told_where_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = threading.active_count()
+    make = ThreadRanks._make_group
+
+    def break_on_1(self: ThreadRanks, rank: int, options: Any) -> Any:
+        if rank == 1:
+            raise OSError("no room")
+        return make(self, rank, options)
+
+    monkeypatch.setattr(ThreadRanks, "_make_group", break_on_1)
+    with pytest.raises(OSError, match="no room"):
+        ThreadRanks(3, recorders=recorders(3))
+    assert threading.active_count() == before
+
+
 def test_sizes_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="at least 1"):
         ThreadRanks(0, recorders=[])
@@ -913,8 +937,6 @@ def test_hooks_are_called_for_their_rank() -> None:
 
 
 def test_a_helper_thread_cannot_communicate_for_its_rank() -> None:
-    import threading
-
     def body(rank: int) -> list[str]:
         world, said = dist.group.WORLD, []
         assert world is not None
