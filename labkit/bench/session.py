@@ -14,8 +14,8 @@ from labkit.bench.tools import PROGRAMS, Tool
 from labkit.errors import RunError
 
 T = TypeVar("T")
-MARK_LIMIT_S = 15.0
-RUN_LIMIT_S = 10.0
+MARK_LIMIT_S = 10.0
+RUN_LIMIT_S = 5.0
 
 
 def say(text: str) -> None:

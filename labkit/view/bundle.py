@@ -24,8 +24,8 @@ PLOTLY = "application/vnd.plotly.v1+json"
 class Still:
     """A picture that does not move, in the three forms that a front end may show.
 
-    `width` and `height` are the image's on the page; `png` has more pixels, for sharp
-    screens. `text` says in words what the picture shows.
+    `width` and `height` are the image's on the page. `text` says in words what the
+    picture shows.
     """
 
     figure: go.Figure

@@ -16,7 +16,9 @@ from matplotlib.patches import Patch, Rectangle
 from labkit.view.chart import BAND, BAND_ROW, TEXT, Arrow, Bar, Chart, Dot, Look
 
 WIDTH = 900  # Of the image on the page, in CSS pixels.
-SHARPNESS = 2  # Pixels of the file in a CSS pixel, each way.
+# Pixels of the file in a CSS pixel, each way. More would be sharper, but JupyterLab's
+# plotly renderer shows the file at its natural size, whatever width is asked for.
+SHARPNESS = 1
 _DPI = 100
 _LINE, _TITLE, _LEGEND, _AXIS, _LEFT, _RIGHT = 17, 24, 34, 46, 58, 14
 _LINE_LETTERS = 135

@@ -1,4 +1,4 @@
-"""Lesson 00 in a real JupyterLab: run from top to bottom, and read as a learner would."""
+"""Lesson 00 in a real JupyterLab: run from top to bottom, read as a learner would."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class RecordingGroup(dist.ProcessGroup):
         return RecordedWork(inner, comm, self, ready)
 
     def _keep(self, comm_id: int, work: dist.Work) -> None:
-        """Hold on to a message: gloo gives up one whose handle the caller has dropped."""
+        """Hold on to a message: gloo gives up one whose handle the caller drops."""
         self._unwaited[comm_id] = work
         if len(self._unwaited) > MAX_UNWAITED:
             del self._unwaited[next(iter(self._unwaited))]

@@ -110,7 +110,7 @@ def _try_to_break(finding: Finding) -> str:
     if kinds == {"send"}:
         return (
             "start one side's receive first, or start both (isend, irecv) and then "
-            "wait for both. A small send may end without its receive, a large one not"
+            "wait for both. That it ended elsewhere proves nothing: a buffer took it"
         )
     if kinds == {"recv"}:
         return (

@@ -1,7 +1,8 @@
 """One process that hosts every rank as a thread: cheap, deterministic, disposable.
 
-The ranks take turns under a baton (labkit.comm.groups.threads). Each keeps its variables
-from job to job, unpickles its own copy of the function, and prints under its own tag.
+The ranks take turns under a baton (labkit.comm.groups.threads). Each keeps its
+variables from job to job, unpickles its own copy of the function, and prints under its
+own tag.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Host:
         self._threads = ThreadRanks(
             spec.world_size,
             recorders=recorders,
-            hooks=[Hooks(knobs.before_issue, knobs.after_wait) for knobs in self._knobs],
+            hooks=[
+                Hooks(knobs.before_issue, knobs.after_wait) for knobs in self._knobs
+            ],
             rendezvous=spec.rendezvous,
         )
 

@@ -197,16 +197,20 @@ def test_uneven_all_to_all_of_rows(p: int) -> None:
         assert found == expected
 
 
-def test_sums_are_made_in_rank_order_and_in_the_type_itself() -> None:
-    """In float16, 2048 + 1 + 1 is 2048 from the left and 2050 from the right."""
-    parts = [2048.0, 1.0, 1.0]
+@pytest.mark.parametrize(
+    ("parts", "total"), [([1.0, 1.0, 2048.0], 2050.0), ([2048.0, 1.0, 1.0], 2048.0)]
+)
+def test_sums_are_made_in_rank_order_and_in_the_type_itself(
+    parts: list[float], total: float
+) -> None:
+    """float16 has no 2049: what is added first decides."""
 
     def body(rank: int) -> float:
         mine = torch.tensor([parts[rank]], dtype=torch.float16)
         dist.all_reduce(mine)
         return mine.item()
 
-    assert results(3, body) == [2048.0] * 3
+    assert results(3, body) == [total] * 3
 
 
 def test_several_tensors_at_once() -> None:
@@ -680,6 +684,16 @@ def test_cleaning_up_after_a_stall_cannot_hang() -> None:
     found = outcomes(2, body)
     assert [each.value for each in found] == ["unwound"] * 2
     assert [each.stalled for each in found] == [True] * 2
+
+
+def test_a_stalled_rank_is_not_saved_by_another_that_cleans_up() -> None:
+    def body(rank: int) -> None:
+        try:
+            dist.recv(torch.zeros(1), 1 - rank)
+        finally:
+            dist.send(torch.ones(1), 1 - rank)
+
+    assert errors(outcomes(2, body)) == [Stalled, Stalled]
 
 
 def test_polling_for_what_nobody_will_send_stalls() -> None:

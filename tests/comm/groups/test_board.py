@@ -1,0 +1,93 @@
+"""The notice board stops a rank before it issues, or uses, what does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.comm.groups.board import NUM_SLOTS, Board
+from labkit.errors import MismatchError
+from labkit.record.events import Comm
+from labkit.record.recorder import Recorder
+
+WORLD = (0, 1)
+
+
+@pytest.fixture
+def boards(tmp_path: Path) -> list[Board]:
+    return [Board(str(tmp_path / "board"), rank, 2) for rank in WORLD]
+
+
+def reduce(recorder: Recorder, size: int, **more: Any) -> Comm:
+    options = {"shapes": ((size,),), "dtype": "float32", "op": "sum"} | more
+    return recorder.comm("all_reduce", "0", **options)
+
+
+def message(recorder: Recorder, kind: Any, peer: int, size: int, tag: int = 0) -> Comm:
+    shapes = ((size,),)
+    return recorder.comm(kind, "0", peer=peer, tag=tag, shapes=shapes, dtype="float32")
+
+
+def test_equal_calls_pass(boards: list[Board]) -> None:
+    for rank in WORLD:
+        comm = reduce(Recorder(), 4)
+        boards[rank].post(comm)
+        boards[rank].compare(comm, WORLD)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"shapes": ((5,),)}, {"dtype": "int32"}, {"op": "max"}, {"peer": 1}],
+    ids=str,
+)
+def test_whoever_comes_second_is_stopped(
+    boards: list[Board], other: dict[str, Any]
+) -> None:
+    boards[0].post(reduce(Recorder(), 4))
+    comm = reduce(Recorder(), 4, **other)
+    boards[1].post(comm)
+    with pytest.raises(MismatchError, match="rank 0's does not match rank 1's all_red"):
+        boards[1].compare(comm, WORLD)
+
+
+def test_another_shape_of_as_many_elements_passes(boards: list[Board]) -> None:
+    boards[0].post(reduce(Recorder(), 6))
+    boards[1].compare(reduce(Recorder(), 6, shapes=((2, 3),)), WORLD)
+
+
+def test_many_calls_under_way_do_not_hide_each_other(boards: list[Board]) -> None:
+    """Each of the last calls of a rank still stands when the other comes to it."""
+    ahead, behind = Recorder(), Recorder()
+    for _ in range(32):
+        boards[0].post(reduce(ahead, 4))
+        for tag in range(4):
+            boards[0].post(message(ahead, "send", 1, 8, tag))
+    seen = 0
+    for _ in range(32):
+        calls = [reduce(behind, 5)]
+        calls += [message(behind, "recv", 0, 9, tag) for tag in range(4)]
+        for comm in calls:
+            try:
+                boards[1].compare(comm, WORLD)
+            except MismatchError:
+                seen += 1
+    assert seen > 0.97 * 32 * 5
+
+
+def test_a_slot_that_was_taken_over_is_no_mismatch(boards: list[Board]) -> None:
+    ahead, behind = Recorder(), Recorder()
+    for size in range(2 * NUM_SLOTS):
+        boards[0].post(reduce(ahead, size))
+    for size in range(2 * NUM_SLOTS):
+        boards[1].compare(reduce(behind, size), WORLD)
+
+
+def test_a_message_is_compared_with_its_other_end_only(tmp_path: Path) -> None:
+    boards = [Board(str(tmp_path / "board"), rank, 3) for rank in range(3)]
+    boards[2].post(message(Recorder(), "send", 1, 7))
+    boards[0].post(message(Recorder(), "send", 1, 8))
+    boards[1].compare(message(Recorder(), "recv", 0, 8), ())
+    with pytest.raises(MismatchError, match="rank 2's"):
+        boards[1].compare(message(Recorder(), "recv", 2, 8), ())
