@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import weakref
+from functools import cache
 from pathlib import Path
+
+import psutil
 
 from labkit.errors import StartError
 from labkit.runtime import fdpass
 from labkit.runtime.channels import Channels
 from labkit.runtime.devices import Placement
-from labkit.runtime.guard import StartRank
+from labkit.runtime.guard import StartRank, is_held
 from labkit.runtime.kernel import command, environment, the_zygote
 from labkit.runtime.rank.messages import RankSpec
 from labkit.runtime.rank.wire import CHUNK_BYTES
@@ -113,14 +117,15 @@ class Generation:
         """Have every rank killed; with `wait`, return once the guard is done."""
         _living.discard(self)
         self.channels.close(keep=self._guard)
-        if self._guard.fileno() >= 0:
+        guard_was_killed = self._guard.fileno() < 0
+        if not guard_was_killed:
             self._hang_up(wait)
         if self._popen is not None:
             _ending.append(self._popen)
         if self._popen is not None and wait:
             self._popen.wait(END_LIMIT_S)
         _ending[:] = [guard for guard in _ending if guard.poll() is None]
-        if wait:
+        if wait or guard_was_killed:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _hang_up(self, wait: bool) -> None:
@@ -159,8 +164,9 @@ def _working_folder() -> str:
 
 def make_folder(num_bytes: int) -> str:
     """A private folder with room for so much, in memory where there is room for it."""
+    sweep_folders()
     tried: list[str] = []
-    for parent in ("/dev/shm", tempfile.gettempdir()):
+    for parent in _parents():
         folder = None
         try:
             folder = tempfile.mkdtemp(prefix=f"labkit-{os.getpid()}-", dir=parent)
@@ -176,3 +182,23 @@ def make_folder(num_bytes: int) -> str:
         "ranks meet through a small file, and no folder could take it "
         f"({'; '.join(tried)}). Free some space there, or set TMPDIR to another folder"
     )
+
+
+def _parents() -> tuple[str, str]:
+    return "/dev/shm", tempfile.gettempdir()
+
+
+@cache
+def sweep_folders() -> None:
+    """Once a kernel: remove folders of this user's kernels that were killed outright.
+
+    A guard removes its folder when it ends; one that was killed together with its
+    kernel could not.
+    """
+    for parent in _parents():
+        for folder in Path(parent).glob("labkit-*-*"):
+            match = re.fullmatch(r"labkit-(\d+)-\w+", folder.name)
+            if match is None or psutil.pid_exists(int(match.group(1))):
+                continue
+            if not is_held(folder):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -8,6 +8,7 @@ whom].
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import select
@@ -20,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 from labkit.runtime import fdpass
@@ -39,6 +41,30 @@ class StartRank:
     spawn: bool
 
 
+def hold(folder: str) -> int:
+    """Lock a folder for as long as this process, or one that it forks, lives."""
+    fd = os.open(Path(folder) / "held", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return fd
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a guard holds it, be it in another container; or it is not ours to ask."""
+    try:
+        fd = os.open(folder / "held", os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 class Guard:
     """Starts ranks, reports their ends, and kills all when told or left alone."""
 
@@ -47,6 +73,7 @@ class Guard:
         self._channel = Channel(kernel)
         self._folder = folder
         self._kernel_pid = kernel_pid
+        hold(folder)
         self._rank_of: dict[int, int] = {}
 
     def run(self) -> None:

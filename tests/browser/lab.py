@@ -1,8 +1,10 @@
 """JupyterLab in a browser: starts the server, opens a notebook, runs it, reads it.
 
 [Note: traps] "Run all" before the session is ready opens a Select Kernel dialog, and
-the run hangs: wait for the session and an idle kernel first. Cells off the screen are
-not in the page: read outputs from the notebook's model, never from the page.
+the run hangs: wait for the session and an idle kernel first. The command ends at the
+first error, also at one on purpose, while the kernel goes on with the other cells: wait
+for those. Cells off the screen are not in the page: read outputs from the notebook's
+model, never from the page.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ RUN_ALL = """() => {
         result => { window.labkitRun = {result}; },
         error => { window.labkitRun = {error: String(error)}; });
 }"""
+IS_IDLE = """() => window.jupyterapp.shell.currentWidget.sessionContext.session
+    .kernel.status === 'idle'"""
+IDLE_LOOKS = 8  # So often in a row, a quarter of a second apart: then it is idle.
 CELLS = "() => window.jupyterapp.shell.currentWidget.context.model.toJSON().cells"
 
 
@@ -89,6 +94,11 @@ def run_all(page: Page, limit_s: float = 60) -> None:
     page.wait_for_function("() => window.labkitRun !== null", timeout=limit_s * 1000)
     ended = page.evaluate("() => window.labkitRun")
     assert "error" not in ended, ended
+    deadline, seen_idle = time.monotonic() + limit_s, 0
+    while seen_idle < IDLE_LOOKS:
+        assert time.monotonic() < deadline, f"cells still run after {limit_s} s"
+        page.wait_for_timeout(250)
+        seen_idle = seen_idle + 1 if page.evaluate(IS_IDLE) else 0
 
 
 def code_cells(page: Page) -> list[dict[str, Any]]:

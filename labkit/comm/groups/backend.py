@@ -65,11 +65,16 @@ def install(under: Under, *, this_thread_only: bool = False) -> None:
         _process_under = under
 
 
+def found() -> Under | None:
+    """What lies under the calling rank's groups; None where there is no rank."""
+    return getattr(_thread_under, "value", None) or _process_under
+
+
 def current() -> Under:
     """What lies under the calling rank's groups."""
-    found = getattr(_thread_under, "value", None) or _process_under
-    assert found is not None, "install() comes first"
-    return found
+    under = found()
+    assert under is not None, "install() comes first"
+    return under
 
 
 def gloo(options: Any) -> dist.ProcessGroup:
@@ -170,7 +175,8 @@ def _recording_maker(make_group: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         **kw: Any,
     ) -> Any:
-        if str(backend or "").lower() not in {"", "undefined", *_REAL}:
+        is_ours = str(backend or "").lower() in {"", "undefined", *_REAL}
+        if found() is None or not is_ours:
             return make_group(group_size, group_rank, ranks, backend, *args, **kw)
         made = make_group(
             group_size, group_rank, ranks, dist.Backend(NAME), *args, **kw
@@ -187,7 +193,7 @@ def _recorded_new_group(new_group: Callable[..., Any]) -> Callable[..., Any]:
     """Torch's `new_group`, recorded with the wait for the ranks that must join in."""
 
     def new_recorded(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("use_local_synchronization"):
+        if found() is None or kwargs.get("use_local_synchronization"):
             return new_group(ranks, *args, **kwargs)
         world = c10d._get_default_group()
         asked = tuple(range(world.size()) if ranks is None else ranks)

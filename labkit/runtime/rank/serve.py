@@ -53,6 +53,7 @@ def settle(spec: RankSpec) -> None:
     jobs.enter_folder(spec.folder)
     os.environ.update(spec.env)
     torch.set_num_threads(spec.num_threads)
+    torch.seed()
     random.seed()
     np.random.seed()
     faulthandler.enable(file=_crash_file(spec), all_threads=False)

@@ -27,7 +27,6 @@ from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import (
     DTensor,
@@ -213,12 +212,14 @@ def messages_with_tags_and_any_source() -> Any:
     rank = dist.get_rank()
     got = [torch.empty(2) for _ in range(WORLD_SIZE - 1)]
     if rank == 0:
-        sources = [dist.recv(data) for data in got]
+        # A tag of its own: a rank that is done may be sending in the next program.
+        sources = [dist.recv(data, tag=5) for data in got]
         return sorted(sources), numbers(torch.stack(got).sum(0))
-    dist.send(mine(2), 0)
+    dist.send(mine(2), 0, tag=5)
     if rank == 1:
-        dist.send(mine(2), 2, tag=8)
-        dist.send(mine(2) + 100, 2, tag=9)
+        sends = dist.isend(mine(2), 2, tag=8), dist.isend(mine(2) + 100, 2, tag=9)
+        for work in sends:
+            work.wait()
     elif rank == 2:
         dist.recv(got[1], 1, tag=9)
         dist.recv(got[0], 1, tag=8)
@@ -387,16 +388,15 @@ def ddp_with_unused_parameters() -> Any:
     return trained(model, lambda: list(model.module.used.parameters()))
 
 
+def _halved(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    work = dist.all_reduce(bucket.buffer() / 2, async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
+
+
 @program
 def ddp_without_sync_and_with_hook() -> Any:
-    def halve(
-        state: Any, bucket: dist.GradBucket
-    ) -> torch.futures.Future[torch.Tensor]:
-        work = dist.all_reduce(bucket.buffer() / 2, async_op=True)
-        return work.get_future().then(lambda future: future.value()[0])
-
     model = DistributedDataParallel(small_model())
-    model.register_comm_hook(None, halve)
+    model.register_comm_hook(None, lambda _, bucket: _halved(bucket))
     first, second = batches(2)
     with model.no_sync():
         model(first).sum().backward()
@@ -559,6 +559,8 @@ def pipeline_1f1b() -> Any:
 
 @program
 def zero_optimizer() -> Any:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
     model = DistributedDataParallel(small_model())
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.1)
     for x in batches():
