@@ -272,6 +272,7 @@ def speak():
     speak_in_order(lambda: mark("spoke"), dist.group.WORLD)
 
 
+cluster.run(speak)  # once to connect the ranks: they do so at their first message
 run = cluster.run(speak)
 reveal("messages that force the order", len(sends(run.events)))
 print("rounds:", rounds(run.events))

@@ -49,7 +49,7 @@ def hold(folder: str) -> int:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a guard holds it, be it in another container; or it is not ours to ask."""
+    """Whether a guard holds it, in another container even; or it is not ours to ask."""
     try:
         fd = os.open(folder / "held", os.O_RDWR)
     except FileNotFoundError:
