@@ -38,6 +38,11 @@ def label(filename: str) -> str:
     return " ".join(named) if named else f'File "{Path(filename).name}"'
 
 
+def named(text: str) -> str:
+    """A line as Python tells it, `File "...", line 3: x`, with the file's label."""
+    return re.sub(r'File "([^"\n]+)"', lambda found: label(found[1]), text)
+
+
 def where(site: Site | None) -> str:
     """`Cell In[5], line 3: dist.all_reduce(x)`."""
     if site is None:

@@ -32,7 +32,6 @@ from labkit.runtime.drive import (
     Verdict,
 )
 from labkit.runtime.rank import travel
-from labkit.runtime.rank.failure import relabel
 from labkit.runtime.rank.messages import Failure
 from labkit.units import format_bytes
 
@@ -169,15 +168,8 @@ def _doing(rank: int, drive: Drive) -> str:
         if pong is None:
             return f"rank {rank} is busy in native code"
         if pong.where:
-            return f"rank {rank} is computing at {relabel(pong.where, _Labels())}"
+            return f"rank {rank} is computing at {sources.named(pong.where)}"
     return doing_text(rank, doing, where=sources.where)
-
-
-class _Labels(dict[str, str]):
-    """Labels of any file, looked up when asked for."""
-
-    def get(self, key: str, default: str = "") -> str:  # type: ignore[override]
-        return sources.label(key)
 
 
 def _start_text(verdict: NotStarted) -> str:

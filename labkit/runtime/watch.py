@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from labkit.runtime import sources
+from labkit.runtime.diagnosis.wording import rank_list
 from labkit.runtime.rank.wire import FrameKind
 
 if TYPE_CHECKING:
@@ -81,11 +83,12 @@ class SilenceWatch:
         )  # fmt: skip
         for rank in sorted(drive.out() - blocked) if long else ():
             pong = drive.pongs.get(rank)
-            place = f" It stands at {pong.where}" if pong and pong.where else ""
-            waiting = ", ".join(map(str, long))
+            where = sources.named(pong.where) if pong and pong.where else ""
+            place = f" It stands at {where}." if where else ""
+            verb = "waits" if len(long) == 1 else "wait"
             self._say(
                 ("slow", rank),
-                f"rank {rank} is still computing, and rank {waiting} waits.{place}",
+                f"rank {rank} is still computing, and {rank_list(long)} {verb}.{place}",
             )
 
     def _say(self, key: tuple[str, int], text: str) -> None:

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import wraps
 from typing import Any
 
 import torch
@@ -167,6 +168,7 @@ def _wrap_torch() -> None:
 def _recording_maker(make_group: Callable[..., Any]) -> Callable[..., Any]:
     """Torch's maker of every group, which then makes RecordingGroups."""
 
+    @wraps(make_group)
     def make_recorded(
         group_size: int,
         group_rank: int,
@@ -192,6 +194,7 @@ def _recording_maker(make_group: Callable[..., Any]) -> Callable[..., Any]:
 def _recorded_new_group(new_group: Callable[..., Any]) -> Callable[..., Any]:
     """Torch's `new_group`, recorded with the wait for the ranks that must join in."""
 
+    @wraps(new_group)
     def new_recorded(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
         if found() is None or kwargs.get("use_local_synchronization"):
             return new_group(ranks, *args, **kwargs)

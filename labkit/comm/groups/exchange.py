@@ -315,11 +315,11 @@ def check_op(kind: Kind, op: str, dtype: torch.dtype) -> None:
 
 
 def _reduced(op: str, values: Sequence[Tensor]) -> Tensor:
-    """Combine in rank order, in the tensors' own type."""
+    """Combine in rank order, in the tensors' own type; only counts must agree."""
     total = values[0].data.clone()
     combine = _COMBINE[op]
     for value in values[1:]:
-        combine(total, value.data)
+        combine(total, value.data.reshape(total.shape))
     return total.div_(len(values)) if op == "AVG" else total
 
 

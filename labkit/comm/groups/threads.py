@@ -27,6 +27,10 @@ from typing import Any, Generic, TypeVar
 
 import torch.distributed as dist
 
+# Its functions have the default group of the moment for a default argument: imported
+# now, that is none, and is looked up at each call; by a rank, it would be that rank's.
+import torch.distributed.nn.functional  # noqa: F401
+
 from labkit.comm.groups import backend, isolation
 from labkit.comm.groups.baton import Baton, Stalled
 from labkit.comm.groups.exchange import Founding, Room
