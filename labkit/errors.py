@@ -26,6 +26,7 @@ rank; what to try.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 
@@ -75,6 +76,10 @@ class RankFailed(RunError):
         super().__init__(message)
         self.rank = rank
         self.exception = exception
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rebuild from the message and the rank: for copies, and other processes."""
+        return partial(type(self), rank=self.rank, exception=self.exception), self.args
 
 
 class RankDied(RunError):

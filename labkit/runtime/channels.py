@@ -58,6 +58,7 @@ class Channels:
         self.pids: dict[int, int] = {}
         self.exited: dict[int, Exited] = {}
         self._selector = selectors.DefaultSelector()
+        self._closed = False
         self._sockets: dict[int, socket.socket] = {}
         self._outboxes: dict[int, deque[memoryview]] = {}
 
@@ -143,7 +144,10 @@ class Channels:
         return True
 
     def close(self, keep: socket.socket | None = None) -> None:
-        """Close this process's end of everything but `keep`."""
+        """Close this process's end of everything but `keep`; more than once is fine."""
+        if self._closed:
+            return
+        self._closed = True
         for key in list(self._selector.get_map().values()):
             if key.fileobj is not keep:
                 key.fileobj.close()  # type: ignore[union-attr]

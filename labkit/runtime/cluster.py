@@ -12,6 +12,7 @@ import contextvars
 import html
 import itertools
 import os
+import re
 import signal
 import sys
 import threading
@@ -22,9 +23,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
-from labkit.errors import ClusterClosed, RunError, StuckError, UsageError
+from labkit.errors import (
+    ClusterClosed,
+    RunError,
+    StartError,
+    StuckError,
+    TravelError,
+    UsageError,
+)
 from labkit.record.events import P2P, Event
 from labkit.record.intervals import Row, rows
 from labkit.runtime import devices, payload, sources, verdict
@@ -34,7 +42,7 @@ from labkit.runtime.generation import Generation
 from labkit.runtime.nodes import Door, JoinedGeneration
 from labkit.runtime.output import OutputPrinter
 from labkit.runtime.rank import travel
-from labkit.runtime.rank.messages import Done, Job, Knobs
+from labkit.runtime.rank.messages import Done, Failure, Job, Knobs
 
 _job_ids = itertools.count(1)
 
@@ -101,6 +109,7 @@ class Cluster:
             threads=threads,
         )  # fmt: skip
         self._closed = False
+        self._background: BackgroundRun | None = None
         self._team: Team | None = None
         if self.door is None:
             self._team = self._new_team()
@@ -135,6 +144,26 @@ class Cluster:
         )
         return Team(generation, ledger, hosted=backend == "threads")
 
+    @overload
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        ranks: Sequence[int] | int | None = None,
+        background: Literal[False] = False,
+        **kwargs: Any,
+    ) -> Run: ...
+
+    @overload
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        ranks: Sequence[int] | int | None = None,
+        background: Literal[True],
+        **kwargs: Any,
+    ) -> BackgroundRun: ...
+
     def run(
         self,
         function: Callable[..., Any],
@@ -142,7 +171,7 @@ class Cluster:
         ranks: Sequence[int] | int | None = None,
         background: bool = False,
         **kwargs: Any,
-    ) -> Run:
+    ) -> Run | BackgroundRun:
         """Call `function(*args, **kwargs)` on every rank, or on `ranks` only.
 
         Returns when all have returned. Arguments, and whatever the function uses,
@@ -183,44 +212,59 @@ class Cluster:
     def _start(self, job: Job, warning: str | None, *, background: bool) -> Any:
         if warning:
             sys.stderr.write(f"[labkit] {warning}\n")
+        if background:
+            self._occupy()
+            self._background = BackgroundRun(partial(self._drive_and_free, job))
+            return self._background
+        with _sigint_as_flag() as is_interrupted:
+            self._occupy()
+            return self._drive_and_free(job, is_interrupted)
+
+    def _occupy(self) -> None:
         if not self._lock.acquire(blocking=False):
             raise UsageError(
-                "one run at a time: this cluster is still busy with a background run. "
-                "Wait for it with .wait(), end it with .stop(), or make a second "
-                "Cluster"
+                "one run at a time: this cluster is still busy with another run, in "
+                "the background or from another thread. Wait for it with .wait(), end "
+                "it with .stop(), or make a second Cluster"
             )
-        if background:
-            return BackgroundRun(partial(self._drive_and_release, job))
-        try:
-            with _sigint_as_flag() as is_interrupted:
-                return self._drive(job, is_interrupted)
-        finally:
-            self._lock.release()
 
-    def _drive_and_release(self, job: Job, is_interrupted: Callable[[], bool]) -> Run:
+    def _drive_and_free(self, job: Job, is_interrupted: Callable[[], bool]) -> Run:
         try:
             return self._drive(job, is_interrupted)
         finally:
             self._lock.release()
 
     def _drive(self, job: Job, is_interrupted: Callable[[], bool]) -> Run:
-        if self._team is not None and (self._team.guard_gone or self._team.gone):
-            self._replace()
+        self._bury()
         if self._team is None:
             self._team = self._new_team()
         printer = OutputPrinter(self.world_size)
         drive = Drive(self._team, job, printer, is_interrupted)
         began_s = time.monotonic()
-        ended = drive.run()
+        try:
+            ended = drive.run()
+        except BaseException:
+            self._replace()
+            raise
         seconds = time.monotonic() - began_s
         if isinstance(ended, AllDone):
             printer.finish()
             return self._finished(drive, seconds)
         raise self._explain(ended, drive, printer)
 
+    def _bury(self) -> None:
+        """Replace ranks that ended while nothing ran, and say so."""
+        team = self._team
+        if team is None or not (team.guard_gone or team.gone):
+            return
+        who = ", ".join(map(str, sorted(team.gone))) or "all, with their guard"
+        names = [name for known in team.variables.values() for name in known]
+        fate = verdict.fate_text(kept=False, variables=names)
+        sys.stderr.write(f"[labkit] ended since the last run: rank {who}. {fate}\n")
+        self._replace()
+
     def _finished(self, drive: Drive, seconds: float) -> Run:
-        done = [drive.outcomes[rank] for rank in drive.ranks]
-        results = [travel.loads(each.result) for each in done if isinstance(each, Done)]
+        results = [_result(rank, drive.outcomes[rank]) for rank in drive.ranks]
         events = [drive.events[rank] for rank in drive.ranks]
         return Run(drive.ranks, results, events, seconds)
 
@@ -237,7 +281,10 @@ class Cluster:
         if isinstance(error, RunError):
             error.events = [drive.events[rank] for rank in drive.ranks]
         if not kept:
-            self._replace()
+            try:
+                self._replace()
+            except StartError as trouble:
+                error.add_note(f"Fresh ranks could not be started: {trouble}")
         printer.finish()
         if isinstance(error, StuckError):
             _show_details(error)
@@ -251,7 +298,7 @@ class Cluster:
         if self._team is not None:
             self._team.generation.end(wait=False)
             self._team = None
-        if self.door is None:
+        if self.door is None and not self._closed:
             self._team = self._new_team()
 
     def _check_ranks(self, ranks: Sequence[int] | int | None) -> tuple[int, ...]:
@@ -296,7 +343,7 @@ class Cluster:
         """Make a rank raise at one of its calls: `at="all_reduce#3"` is the third."""
         self._check_rank(rank)
         kind, _, number = str(at).partition("#")
-        if kind not in _KINDS or not number.isdigit() or int(number) < 1:
+        if kind not in _KINDS or not re.fullmatch("[1-9][0-9]*", number):
             raise UsageError(
                 'a failure is placed at the n-th call of a kind, as "all_reduce#3"; '
                 f"got {at!r}. Kinds: {', '.join(sorted(_KINDS))}; calls count from 1"
@@ -317,6 +364,8 @@ class Cluster:
         """End the ranks and wait until nothing of them is left."""
         if not self._closed:
             self._closed = True
+            if self._background is not None:
+                self._background.stop()
             if self._team is not None:
                 self._team.generation.end(wait=True)
                 self._team = None
@@ -336,6 +385,18 @@ class Cluster:
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.description
         return f"Cluster({self.world_size}): {state}"
+
+
+def _result(rank: int, outcome: Done | Failure) -> Any:
+    """What a rank returned. Raises TravelError where it cannot be rebuilt here."""
+    assert isinstance(outcome, Done)
+    try:
+        return travel.loads(outcome.result)
+    except Exception as error:
+        raise TravelError(
+            f"what a function returns is rebuilt in the notebook; rank {rank}'s result "
+            f"could not be: {type(error).__name__}: {error}. Return its parts"
+        ) from error
 
 
 def _is_slowness(factor: Any) -> bool:
@@ -405,6 +466,9 @@ def _sigint_as_flag() -> Generator[Callable[[], bool]]:
         yield seen.is_set
     finally:
         signal.signal(signal.SIGINT, before)
+    if seen.is_set():
+        # It came when the run had just ended well: it is for what comes next.
+        signal.raise_signal(signal.SIGINT)
 
 
 def _show_details(error: StuckError) -> None:

@@ -34,6 +34,7 @@ SOFT_STUCK_S = 1.0
 HARD_STUCK_S = 0.06
 COME_BACK_S = 0.2
 PONG_S = 0.1
+DRAIN_S = 0.1
 START_LIMIT_S = 120.0
 
 
@@ -150,8 +151,15 @@ class Drive:
         self._printer.tick()
 
     def _drain(self) -> None:
-        """Take in what is already there, so that a rank's last lines are not lost."""
-        while happenings := self.team.generation.channels.pump(0):
+        """Take in what is already there, so that a rank's last lines are not lost.
+
+        Not for long: what prints without end may be a rank's child.
+        """
+        deadline_s = time.monotonic() + DRAIN_S
+        while time.monotonic() < deadline_s:
+            happenings = self.team.generation.channels.pump(0)
+            if not happenings:
+                return
             for happening in happenings:
                 self._take(happening)
 
@@ -161,8 +169,7 @@ class Drive:
             case Frame():
                 self._take_frame(happening)
             case Output():
-                rank = happening.rank or 0
-                self._printer.feed(rank, happening.stream, happening.data)
+                self._printer.feed(happening.rank, happening.stream, happening.data)
             case Gone():
                 hosted = self.team.hosted
                 self.team.gone |= set(self.ranks) if hosted else {happening.rank}
@@ -223,8 +230,9 @@ class Drive:
         return Misfit(finding, self._first_failure())
 
     def _death(self) -> Verdict | None:
-        dead = tuple(sorted(self.team.gone & self.out()))
-        if not dead:
+        starting = set(self.team.generation.channels.ranks) - self.team.ready
+        dead = tuple(sorted(self.team.gone & (self.out() | starting)))
+        if not dead or not self.out():
             return None
         known = all(rank in self.team.generation.channels.exited for rank in dead[:1])
         if self._for("death", GRACE_S if known else STATUS_GRACE_S):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import resource
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +29,8 @@ from labkit.runtime.rank.messages import RankSpec
 from labkit.runtime.rank.wire import CHUNK_BYTES
 
 END_LIMIT_S = 3.0
+# A folder may be so old before the guard that is on its way holds it.
+YOUNG_S = 60.0
 # What the ranks' meeting place and notice board take of the folder, for each rank.
 SHARED_BYTES = 1 << 17
 
@@ -41,7 +47,6 @@ class Generation:
         self._folder = make_folder(world_size * SHARED_BYTES)
         self._popen: subprocess.Popen[bytes] | None = None
         self._guard, theirs = socket.socketpair()
-        self.channels.watch(self._guard, "guard")
         try:
             with theirs:
                 self._start_guard(placement, theirs.fileno())
@@ -50,6 +55,8 @@ class Generation:
         except BaseException:
             self.end(wait=True)
             raise
+        # Until now it went at the guard's pace; from now on nobody waits for it.
+        self.channels.watch(self._guard, "guard")
         _living.add(self)
 
     def _start_guard(self, placement: Placement, fd: int) -> None:
@@ -80,31 +87,28 @@ class Generation:
                 meeting_folder=self._folder,
                 sys_path=tuple(sys.path),
                 folder=_working_folder(),
-                env=dict(placement.env),
+                env={**environment(), **placement.env},
             )
             for rank in range(hosts)
         ]
 
     def _start(self, spec: RankSpec, *, spawn: bool) -> None:
-        ours, theirs = socket.socketpair()
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        fds = (theirs.fileno(), out_write, err_write)
-        try:
-            fdpass.send(self._guard, StartRank(spec, spawn), fds)
-        except OSError as error:
-            raise StartError(
-                f"rank {spec.rank} could not be started: the process that starts ranks "
-                f"is gone ({error}). Make a new Cluster; `labkit doctor` tells more"
-            ) from error
-        finally:
-            theirs.close()
-            os.close(out_write)
-            os.close(err_write)
-        self.channels.add_rank(spec.rank, ours)
+        """Hand the guard one rank to start, with its ends of channel and pipes."""
         rank = None if spec.backend == "threads" else spec.rank
-        self.channels.watch(os.fdopen(out_read, "rb", buffering=0), "stdout", rank)
-        self.channels.watch(os.fdopen(err_read, "rb", buffering=0), "stderr", rank)
+        try:
+            with ExitStack() as theirs:
+                ours, channel = socket.socketpair()
+                fds = [theirs.enter_context(channel).fileno()]
+                self.channels.add_rank(spec.rank, ours)
+                for stream in ("stdout", "stderr"):
+                    read, write = os.pipe()
+                    theirs.callback(os.close, write)
+                    fds.append(write)
+                    file = os.fdopen(read, "rb", buffering=0)
+                    self.channels.watch(file, stream, rank)
+                fdpass.send(self._guard, StartRank(spec, spawn), tuple(fds))
+        except OSError as error:
+            raise StartError(_why_not(spec.rank, error)) from error
 
     def crash_text(self, rank: int) -> str:
         """The Python stack that a rank wrote as native code crashed it; else empty."""
@@ -142,6 +146,22 @@ class Generation:
 
 # Spawned guards that were told to end, kept until they have been reaped.
 _ending: list[subprocess.Popen[bytes]] = []
+
+
+def _why_not(rank: int, error: OSError) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return (
+            f"each rank needs 3 open files of the notebook's {limit}; there was none "
+            f"left for rank {rank}. Use fewer ranks, close other clusters, or raise "
+            "the limit (ulimit -n) before JupyterLab starts"
+        )
+    return (
+        f"rank {rank} could not be started: the process that starts ranks is gone "
+        f"({error}). Make a new Cluster; `labkit doctor` tells more"
+    )
+
+
 _living: weakref.WeakSet[Generation] = weakref.WeakSet()
 
 
@@ -200,5 +220,12 @@ def sweep_folders() -> None:
             match = re.fullmatch(r"labkit-(\d+)-\w+", folder.name)
             if match is None or psutil.pid_exists(int(match.group(1))):
                 continue
-            if not is_held(folder):
+            if _age_s(folder) > YOUNG_S and not is_held(folder):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _age_s(folder: Path) -> float:
+    try:
+        return time.time() - folder.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 
 from labkit.runtime import fdpass
+from labkit.runtime.kernel import command
 from labkit.runtime.rank import process
 from labkit.runtime.rank.enter import enter
 from labkit.runtime.rank.messages import Exited, RankSpec
@@ -191,7 +192,7 @@ def become(body: Callable[[], None]) -> None:
 def _spawn(spec: RankSpec, fds: list[int]) -> int:
     """Start a rank in a fresh interpreter: where CUDA or the system forbids forking."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "labkit.runtime.rank", *map(str, fds), str(os.getpid())],
+        command("labkit.runtime.rank", *fds, os.getpid()),
         pass_fds=fds,
         stdin=subprocess.PIPE,
         start_new_session=False,

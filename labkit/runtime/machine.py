@@ -90,7 +90,7 @@ def _platform() -> Platform:
 def _torch_build() -> tuple[str | None, str | None]:
     """Torch's version and the CUDA it was built with, read from its own file.
 
-    Importing torch takes seconds, which a kernel that only starts ranks can spare.
+    Importing torch takes seconds, which a look at the machine need not.
     """
     try:
         spec = importlib.util.find_spec("torch")

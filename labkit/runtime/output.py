@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import defaultdict, deque
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 MAX_LINES = 1000
 MAX_BYTES = 200_000
@@ -33,7 +33,28 @@ def _new_file() -> IO[str]:
         parent = Path(tempfile.mkdtemp(prefix="labkit-output-"))
     for old in sorted(parent.glob("*.txt"), key=_changed_s)[:-KEPT_FILES]:
         old.unlink(missing_ok=True)
-    return tempfile.NamedTemporaryFile("w", suffix=".txt", dir=parent, delete=False)
+    return tempfile.NamedTemporaryFile(
+        "w", suffix=".txt", dir=parent, delete=False, encoding="utf-8"
+    )
+
+
+def _write(stream: Any, text: str) -> None:
+    """Write to a stream of the notebook's, whatever it is: it must not end a run."""
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = getattr(stream, "encoding", None) or "ascii"
+        stream.write(text.encode(encoding, errors="replace").decode(encoding))
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue
 
 
 def _changed_s(path: Path) -> float:
@@ -48,20 +69,23 @@ class OutputPrinter:
 
     def __init__(self, world_size: int) -> None:
         self._width = len(str(world_size - 1))
-        self._partial: dict[tuple[int, str], bytes] = defaultdict(bytes)
+        self._partial: dict[tuple[int | None, str], bytes] = defaultdict(bytes)
         self._lines = 0
         self._bytes = 0
         self._left_out = 0
         self._shown: list[str] = []
-        self._tails: dict[int, deque[str]] = defaultdict(
+        self._tails: dict[int | None, deque[str]] = defaultdict(
             lambda: deque(maxlen=TAIL_LINES)
         )
         self._file: IO[str] | None = None
         self._file_bytes = 0
         self._flushed_s = self._fed_s = 0.0
 
-    def feed(self, rank: int, stream: str, data: bytes) -> None:
-        """Take bytes of one rank's stream, and show each line that is complete."""
+    def feed(self, rank: int | None, stream: str, data: bytes) -> None:
+        """Take bytes of one rank's stream, and show each line that is complete.
+
+        `rank` is None for what a child of ranks that are threads of one process wrote.
+        """
         self._fed_s = time.monotonic()
         *lines, rest = (self._partial[rank, stream] + data).split(b"\n")
         while len(rest) > MAX_LINE_BYTES:
@@ -71,15 +95,16 @@ class OutputPrinter:
         for line in lines:
             self._line(rank, stream, line)
 
-    def _line(self, rank: int, stream: str, line: bytes) -> None:
+    def _line(self, rank: int | None, stream: str, line: bytes) -> None:
         """Show a line; of a progress bar's carriage returns, the last text counts."""
         text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
-        shown = f"[rank {rank:>{self._width}}] {text}\n"
+        tag = "ranks" if rank is None else f"rank {rank:>{self._width}}"
+        shown = f"[{tag}] {text}\n"
         self._lines += 1
         self._bytes += len(shown)
         if self._lines <= MAX_LINES and self._bytes <= MAX_BYTES:
             self._shown.append(shown)
-            (sys.stderr if stream == "stderr" else sys.stdout).write(shown)
+            _write(sys.stderr if stream == "stderr" else sys.stdout, shown)
         else:
             self._left_out += 1
             self._tails[rank].append(shown)
@@ -102,8 +127,7 @@ class OutputPrinter:
             self._end_partial_lines()
         if self._fed_s > self._flushed_s and now_s - self._flushed_s > FLUSH_EVERY_S:
             self._flushed_s = now_s
-            sys.stdout.flush()
-            sys.stderr.flush()
+            _flush()
 
     def _end_partial_lines(self) -> None:
         for (rank, stream), rest in list(self._partial.items()):
@@ -117,11 +141,10 @@ class OutputPrinter:
         if self._left_out:
             self._finish_flood()
         if self._lines:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            _flush()
 
     def _finish_flood(self) -> None:
-        tails = [line for rank in sorted(self._tails) for line in self._tails[rank]]
+        tails = [line for lines in self._tails.values() for line in lines]
         place = "no room for a file with the full text"
         if self._file is not None:
             place = f"full text in {self._file.name}"
@@ -129,8 +152,8 @@ class OutputPrinter:
                 place = f"the first part of the text is in {self._file.name}"
             self._close_file()
         left_out = self._left_out - len(tails)
-        sys.stdout.write(f"... {left_out:,} lines left out; {place}\n")
-        sys.stdout.writelines(tails)
+        _write(sys.stdout, f"... {left_out:,} lines left out; {place}\n")
+        _write(sys.stdout, "".join(tails))
 
     def _close_file(self) -> None:
         try:

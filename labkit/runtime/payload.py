@@ -115,7 +115,9 @@ def _named_parts(
         for part, value in travel.function_parts(inner)
     ]
     own = getattr(function, "__self__", None)
-    return [*parts, ("the object that the method belongs to", own)] if own else parts
+    if own is None or inspect.ismodule(own):
+        return parts
+    return [*parts, ("the object that the method belongs to", own)]
 
 
 def _culprit(parts: list[tuple[str, Any]], error: Exception) -> tuple[str, str]:

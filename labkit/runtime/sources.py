@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from labkit.errors import UsageError
@@ -90,6 +91,12 @@ def is_own(name: str, path: str) -> bool:
     return not any(part in path for part in _INSTALLED) and path.endswith(".py")
 
 
+def _names(code: CodeType) -> set[str]:
+    """Every name that a piece of code looks up, in its inner functions too."""
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
 def cell_context(source: str) -> tuple[str, dict[str, Any]]:
     """A file name for a cell, and the notebook's functions and classes it names."""
     running = shell()
@@ -97,9 +104,9 @@ def cell_context(source: str) -> tuple[str, dict[str, Any]]:
         return "<ranks>", {}
     filename = running.compile.cache(source, running.execution_count)
     try:
-        names = compile(source, filename, "exec").co_names
+        names = _names(compile(source, filename, "exec"))
     except SyntaxError:
-        names = ()
+        names = set()
     known = running.user_ns
     brought = {
         name: known[name]

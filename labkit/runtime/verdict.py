@@ -32,7 +32,7 @@ from labkit.runtime.drive import (
     Verdict,
 )
 from labkit.runtime.rank import travel
-from labkit.runtime.rank.messages import Failure
+from labkit.runtime.rank.messages import Done, Failure
 from labkit.units import format_bytes
 
 
@@ -59,24 +59,31 @@ def _join(*parts: str) -> str:
 def _raised(verdict: Raised, drive: Drive, fate: str) -> RunError:
     rank, failure = verdict.rank, verdict.failure
     others = [r for r in drive.ranks if r != rank]
+    failed = {
+        r: outcome
+        for r in others
+        if isinstance(outcome := drive.outcomes.get(r), Failure) and not outcome.stopped
+    }
     also = sorted(
-        r for r in others
-        if (outcome := drive.outcomes.get(r)) is not None
-        and getattr(outcome, "type_name", None) == failure.type_name
-        and getattr(outcome, "message", None) == failure.message
-    )  # fmt: skip
+        r
+        for r, theirs in failed.items()
+        if (theirs.type_name, theirs.message) == (failure.type_name, failure.message)
+    )
     lines = [f"rank {rank} raised {failure.type_name}: {failure.message}", failure.text]
-    stopped = [
-        r for r in others
-        if getattr(drive.outcomes.get(r), "stopped", True) and r not in also
-        and not hasattr(drive.outcomes.get(r), "result")
-    ]  # fmt: skip
+    stopped = [r for r in others if r not in failed and not _returned(r, drive)]
     if also:
         lines.append(f"The same error on {_ranks(also)}.")
+    for other in sorted(set(failed) - set(also)):
+        theirs = failed[other]
+        lines.append(f"Rank {other} raised {theirs.type_name}: {theirs.message}.")
     if stopped:
         lines.append(f"Stopped because rank {rank} failed: {_ranks(stopped)}.")
     message = _join(lines[0], lines[1], " ".join([*lines[2:], fate]))
     return RankFailed(message, rank=rank, exception=_original(failure))
+
+
+def _returned(rank: int, drive: Drive) -> bool:
+    return isinstance(drive.outcomes.get(rank), Done)
 
 
 def _original(failure: Failure) -> BaseException | None:
@@ -128,9 +135,16 @@ def _one_death(rank: int, drive: Drive) -> str:
             f"{exited.status} first (os._exit, or a library that ends the process)."
             f"{last}"
         )
-    name = signal.Signals(exited.signal).name
+    name = _signal_name(exited.signal)
     meaning = _MEANING.get(name, "").format(peak=format_bytes(exited.peak_bytes))
     return f"{who} died of {name}{meaning}.{last}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 _MEANING = {

@@ -31,11 +31,15 @@ def test_folders_of_killed_kernels_are_swept_and_no_others(
     for folder in (stale, alive, held, other):
         folder.mkdir()
         (folder / "store").write_text("x")
+        os.utime(folder, (0, 0))
+    young = tmp_path / f"labkit-{ended_pid()}-young"
+    young.mkdir()
     fd = hold(str(held))
+    os.utime(held, (0, 0))
     try:
         generation.sweep_folders.__wrapped__()
-        assert sorted(tmp_path.iterdir()) == sorted([alive, held, other])
+        assert sorted(tmp_path.iterdir()) == sorted([alive, held, other, young])
     finally:
         os.close(fd)
     generation.sweep_folders.__wrapped__()
-    assert sorted(tmp_path.iterdir()) == sorted([alive, other])
+    assert sorted(tmp_path.iterdir()) == sorted([alive, other, young])

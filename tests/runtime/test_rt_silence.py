@@ -84,7 +84,9 @@ def test_RT_16_a_rank_that_holds_the_others_up_is_named_with_its_line(
     assert cluster4.run(be_late).results == [0, 1, 2, 3]
     told = capfd.readouterr().err
     line = line_of(be_late, "time.sleep")
-    assert f"rank 3 is still computing, and ranks 0-2 wait. It stands at {line}." in told
+    assert (
+        f"rank 3 is still computing, and ranks 0-2 wait. It stands at {line}." in told
+    )
 
 
 @pytest.mark.grid

@@ -199,7 +199,8 @@ def _recorded_new_group(new_group: Callable[..., Any]) -> Callable[..., Any]:
         if found() is None or kwargs.get("use_local_synchronization"):
             return new_group(ranks, *args, **kwargs)
         world = c10d._get_default_group()
-        asked = tuple(range(world.size()) if ranks is None else ranks)
+        # torch sorts them, unless told not to.
+        asked = tuple(range(world.size()) if ranks is None else sorted(ranks))
         recorder = current().recorder
         comm = recorder.comm(
             "new_group", world.group_name, shapes=(asked,), site=calling_site()

@@ -66,8 +66,12 @@ class Board:
         for rank in others:
             if rank is None:
                 continue
-            posted_key, posted = _SLOT.unpack_from(self._memory, self._at(rank, key))
-            if posted_key == key and posted != signature:
+            at = self._at(rank, key)
+            posted_key, posted = _SLOT.unpack_from(self._memory, at)
+            if posted_key != key or posted == signature:
+                continue
+            # Between the two halves of that look, a later call may have taken the slot.
+            if _SLOT.unpack_from(self._memory, at) == (key, posted):
                 raise MismatchError(
                     f"every rank must make the same call; rank {rank}'s does not match "
                     f"rank {self._rank}'s {comm.kind}"

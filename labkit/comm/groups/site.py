@@ -22,12 +22,15 @@ _LIBRARIES = (
     os.path.dirname(os.__file__) + os.sep,  # noqa: PTH120
     "<frozen ",
 )
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 @cache
 def is_library(filename: str) -> bool:
-    """Whether a file belongs to torch, labkit or the standard library."""
-    return filename.startswith(_LIBRARIES)
+    """Whether a file is torch's, labkit's, Python's or an installed package's."""
+    return filename.startswith(_LIBRARIES) or any(
+        part in filename for part in _INSTALLED
+    )
 
 
 def _innermost_own(frame: FrameType | None) -> Site | None:

@@ -17,6 +17,7 @@ One set of ranks runs at a time in a process.
 
 from __future__ import annotations
 
+import importlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,10 +27,6 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch.distributed as dist
-
-# Its functions have the default group of the moment for a default argument: imported
-# now, that is none, and is looked up at each call; by a rank, it would be that rank's.
-import torch.distributed.nn.functional  # noqa: F401
 
 from labkit.comm.groups import backend, isolation
 from labkit.comm.groups.baton import Baton, Stalled
@@ -44,6 +41,10 @@ from labkit.record.recorder import Recorder
 __all__ = ["Outcome", "Stalled", "ThreadGroup", "ThreadRanks", "run_threads"]
 
 T = TypeVar("T")
+
+# Its functions have the default group of the moment for a default argument: imported
+# now, that is none, and is looked up at each call; by a rank, it would be that rank's.
+importlib.import_module("torch.distributed.nn.functional")
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,10 @@ class ThreadRanks:
     def at_rest(self) -> bool:
         """Whether the ranks can be used again: nothing stalled, nothing under way."""
         return not self._baton.stalled and all(room.at_rest for room in self._rooms)
+
+    def has_stalled(self, rank: int) -> bool:
+        """Whether a rank waits for what can never happen, or did in this run."""
+        return self._baton.has_stalled(rank)
 
     def run(
         self, body: Callable[[int], T], ranks: Sequence[int] | None = None

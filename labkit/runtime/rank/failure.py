@@ -24,14 +24,21 @@ def describe(error: BaseException, job: Job) -> Failure:
     return Failure(
         job_id=job.id,
         type_name=type(error).__name__,
-        message=str(error),
-        text=_format(error, job.labels, own_lines_only=True),
-        full_text=_format(error, job.labels, own_lines_only=False),
+        message=_words(error),
+        text=_format(error, job.labels),
         stopped=isinstance(error, Stopped),
         variables=namespace.variables(),
         at_s=time.monotonic(),
         exception=_pickled(error),
     )
+
+
+def _words(error: BaseException) -> str:
+    """`str(error)`, or what it is where that raises."""
+    try:
+        return str(error)
+    except Exception as trouble:
+        return f"(its own text cannot be had: {type(trouble).__name__})"
 
 
 def _pickled(error: BaseException) -> bytes | None:
@@ -42,12 +49,9 @@ def _pickled(error: BaseException) -> bytes | None:
         return None
 
 
-def _format(
-    error: BaseException, labels: dict[str, str], *, own_lines_only: bool
-) -> str:
+def _format(error: BaseException, labels: dict[str, str]) -> str:
     summary = traceback.TracebackException.from_exception(error, compact=True)
-    if own_lines_only:
-        _keep_own_lines(summary)
+    _keep_own_lines(summary)
     return relabel("".join(summary.format()).rstrip(), labels)
 
 

@@ -17,14 +17,14 @@ from functools import partial
 from typing import Any
 
 from labkit.comm.groups.recording import Hooks
-from labkit.comm.groups.threads import Outcome, ThreadRanks
+from labkit.comm.groups.threads import ThreadRanks
 from labkit.record import recorder as recording
 from labkit.runtime.rank import job as jobs
 from labkit.runtime.rank import namespace, travel
 from labkit.runtime.rank.failure import describe
 from labkit.runtime.rank.knobs import KnobHooks
 from labkit.runtime.rank.link import Link, own_line
-from labkit.runtime.rank.messages import Done, Job, Knobs, RankSpec
+from labkit.runtime.rank.messages import Done, Failure, Job, Knobs, RankSpec
 from labkit.runtime.rank.serve import settle
 from labkit.runtime.rank.wire import Channel, FrameKind
 
@@ -64,35 +64,36 @@ class Host:
             self._link.finish(FrameKind.READY, rank, os.getpid())
         while True:
             job = self._link.jobs.get()
-            outcomes = self._threads.run(partial(self._run_on, job), job.ranks)
+            self._threads.run(partial(self._run_on, job), job.ranks)
             self._link.running = None
-            for outcome in outcomes:
-                self._report(outcome, job)
 
-    def _run_on(self, job: Job, rank: int) -> bytes:
-        """In the rank's own thread: run the job and pickle its result."""
-        jobs.prepare(job)
+    def _run_on(self, job: Job, rank: int) -> None:
+        """In the rank's own thread: run the job, and tell the kernel how it ended.
+
+        A rank that stalled tells nothing: to the kernel it is still in its call.
+        """
         self._thread_ids[rank] = threading.get_ident()
         namespace.enter(self._spaces[rank])
         TaggedStream.thread.rank = rank
+        kind, message = self._outcome(job, rank)
+        if not self._threads.has_stalled(rank):
+            self._link.finish(kind, rank, message)
+
+    def _outcome(self, job: Job, rank: int) -> tuple[FrameKind, Done | Failure]:
+        try:
+            jobs.prepare(job)
+            data = travel.dumps_result(self._result(job, rank))
+            done = Done(job.id, data, namespace.variables(), time.monotonic())
+        except BaseException as error:
+            return FrameKind.FAILED, describe(error, job)
+        return FrameKind.DONE, done
+
+    def _result(self, job: Job, rank: int) -> Any:
         knobs = self._knobs[rank]
         knobs.start(job.knobs.get(rank, Knobs()))
         result = jobs.run(job)
         knobs.be_slow()
-        return travel.dumps(result, to_rank=False)[0]
-
-    def _report(self, outcome: Outcome[bytes], job: Job) -> None:
-        """Send a rank's outcome, unless it stalled: then it is still in its call."""
-        if outcome.stalled:
-            return
-        rank = outcome.rank
-        namespace.enter(self._spaces[rank])
-        if outcome.error is not None:
-            self._link.finish(FrameKind.FAILED, rank, describe(outcome.error, job))
-            return
-        assert outcome.value is not None
-        done = Done(job.id, outcome.value, namespace.variables(), time.monotonic())
-        self._link.finish(FrameKind.DONE, rank, done)
+        return result
 
     def _where(self, rank: int) -> str | None:
         return own_line(self._thread_ids.get(rank, 0))

@@ -50,6 +50,10 @@ class Link(threading.Thread):
                 self.flush()
         except (EOFError, OSError):
             end_process_group()
+        except BaseException:
+            # A rank that no longer listens would live for ever.
+            traceback.print_exc()
+            end_process_group()
 
     def flush(self) -> None:
         """Send every event recorded so far, in order."""

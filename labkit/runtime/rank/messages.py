@@ -68,7 +68,6 @@ class Failure:
     type_name: str
     message: str
     text: str
-    full_text: str
     stopped: bool
     variables: tuple[str, ...]
     at_s: float

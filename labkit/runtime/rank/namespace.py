@@ -47,10 +47,12 @@ _CODE = (types.ModuleType, types.FunctionType, type)
 
 def variables() -> tuple[str, ...]:
     """The names of the learner's data there; code comes anew with each run."""
+    found: list[tuple[Any, Any]] = list(current().items())
     return tuple(
         name
-        for name, value in current().items()
-        if not name.startswith("_")
+        for name, value in found
+        if isinstance(name, str)
+        and not name.startswith("_")
         and name not in _GIVEN
         and not isinstance(value, _CODE)
     )

@@ -6,6 +6,7 @@ variables.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import random
@@ -51,6 +52,8 @@ def settle(spec: RankSpec) -> None:
     """Set up what is the process's own: folder, threads, random state, crash file."""
     sys.path[:] = spec.sys_path
     jobs.enter_folder(spec.folder)
+    if spec.meeting_folder is not None:
+        os.environ.clear()
     os.environ.update(spec.env)
     torch.set_num_threads(spec.num_threads)
     torch.seed()
@@ -90,6 +93,7 @@ class Rank:
         recording.install(self._recorder)
         self._knobs = KnobHooks()
         self._running = False
+        self._output = sys.stdout, sys.stderr
         self._link = Link(channel, {spec.rank: self._recorder}, self._where)
         signal.signal(signal.SIGINT, self._on_sigint)
 
@@ -115,21 +119,27 @@ class Rank:
         while True:
             job = self._link.jobs.get()
             kind, message = self._outcome(job)
-            sys.stdout.flush()
-            sys.stderr.flush()
+            self._restore_output()
             self._link.running = None
             self._link.finish(kind, self.spec.rank, message)
+
+    def _restore_output(self) -> None:
+        """Take back sys.stdout and sys.stderr, wherever the job has turned them."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        sys.stdout, sys.stderr = self._output
 
     def _outcome(self, job: Job) -> tuple[FrameKind, Any]:
         try:
             jobs.prepare(job)
             self._knobs.start(job.knobs.get(self.spec.rank, Knobs()))
             result = self._run_interruptibly(job)
-            data, _ = travel.dumps(result, to_rank=False)
+            data = travel.dumps_result(result)
+            done = Done(job.id, data, namespace.variables(), time.monotonic())
         except BaseException as error:
             return FrameKind.FAILED, describe(error, job)
-        names = namespace.variables()
-        return FrameKind.DONE, Done(job.id, data, names, time.monotonic())
+        return FrameKind.DONE, done
 
     def _run_interruptibly(self, job: Job) -> Any:
         self._running = True

@@ -29,6 +29,7 @@ from labkit.runtime.rank import namespace
 from labkit.units import format_bytes
 
 MAX_BYTES = 1 << 30
+TRAVELS = "it travels"
 
 
 class TooLarge(TravelError):
@@ -124,6 +125,24 @@ def dumps(
     return writer.getvalue(), pickler.filenames
 
 
+def dumps_result(value: Any) -> bytes:
+    """Pickle what a rank's function returned. Raises TravelError, naming the part."""
+    try:
+        return dumps(value, to_rank=False)[0]
+    except TooLarge as error:
+        raise TravelError(
+            f"what a function returns travels back to the notebook: {error}. Return "
+            "less, or save it to a file on the rank"
+        ) from None
+    except Exception as error:
+        part, reason = find_culprit("the result", value)
+        reason = str(error) if reason == TRAVELS else reason
+        raise TravelError(
+            f"what a function returns travels back to the notebook by value; {part} "
+            f"cannot: {reason}. Return what it is made from"
+        ) from None
+
+
 def loads(data: bytes) -> Any:
     """Rebuild what `dumps` pickled."""
     return pickle.loads(data)
@@ -136,7 +155,7 @@ def find_culprit(name: str, value: Any, depth: int = 4) -> tuple[str, str]:
         reason = why_not(inner)
         if reason is not None:
             return find_culprit(path, inner, depth - 1) if depth else (path, reason)
-    return name, why_not(value) or "it travels"
+    return name, why_not(value) or TRAVELS
 
 
 def why_not(value: Any) -> str | None:
