@@ -127,11 +127,13 @@ def test_a_dead_kernel_is_noticed_and_the_rest_is_not_run(notebook: Path) -> Non
 @pytest.mark.slow
 def test_an_interrupt_leaves_no_process(notebook: Path) -> None:
     edit(notebook, "lab00-0-1-look-1", "import time; time.sleep(1000)")
+    before = set(psutil.Process().children(recursive=True))
     started: list[psutil.Process] = []
 
     def interrupt(done: int, total: int) -> None:
         if done == 3:
-            started.extend(psutil.Process().children(recursive=True))
+            now = psutil.Process().children(recursive=True)
+            started.extend(process for process in now if process not in before)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
