@@ -97,17 +97,20 @@ class RecordedWork(dist.Work):
         """The inner work's future: C++ code waits through it, unseen."""
         return self._inner.get_future()
 
-    def __getattribute__(self, name: str) -> Any:
-        if name in _FORWARDED:
-            return getattr(object.__getattribute__(self, "_inner"), name)
-        return object.__getattribute__(self, name)
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    def forward(self: Any, *args: Any) -> Any:
+        return getattr(self._inner, name)(*args)
+
+    return forward
 
 
 # pybind defines these on dist.Work itself: __getattr__ would never be asked for them.
-_FORWARDED = frozenset({
+for _name in (
     "is_success", "exception", "result", "synchronize", "source_rank", "_source_rank",
     "block_current_stream", "get_future_result", "_get_duration", "_get_op_type",
-})  # fmt: skip
+):  # fmt: skip
+    setattr(RecordedWork, _name, _forwarded(_name))
 
 
 class RecordingGroup(dist.ProcessGroup):
@@ -252,7 +255,13 @@ def _flat(tensors: Any) -> tuple[Tensor, ...]:
 
 def _op_name(options: Any) -> str:
     op = getattr(options, "reduceOp", options)
-    return str(getattr(op, "op", op)).rpartition(".")[2].lower()
+    return _op_word(getattr(op, "op", op))
+
+
+@cache
+def _op_word(op: Any) -> str:
+    """`sum` for ReduceOp.SUM."""
+    return str(op).rpartition(".")[2].lower()
 
 
 def _options(args: Sequence[Any], kwargs: dict[str, Any], position: int) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from labkit.comm.groups import board
 from labkit.comm.groups.board import NUM_SLOTS, Board
 from labkit.errors import MismatchError
 from labkit.record.events import Comm
@@ -91,3 +92,28 @@ def test_a_message_is_compared_with_its_other_end_only(tmp_path: Path) -> None:
     boards[1].compare(message(Recorder(), "recv", 0, 8), ())
     with pytest.raises(MismatchError, match="rank 2's"):
         boards[1].compare(message(Recorder(), "recv", 2, 8), ())
+
+
+class TornSlot:
+    """Reads half of one call and half of the next, the first time that it is read."""
+
+    def __init__(self, real: Any, later_signature: int) -> None:
+        self._real = real
+        self._later_signature = later_signature
+        self._num_reads = 0
+        self.size = real.size
+
+    def unpack_from(self, memory: Any, at: int) -> tuple[int, int]:
+        self._num_reads += 1
+        key, _ = self._real.unpack_from(memory, at)
+        return (key if self._num_reads == 1 else 0), self._later_signature
+
+
+def test_a_slot_read_while_it_is_taken_over_is_no_mismatch(
+    boards: list[Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key of one call and the signature of the next must never be read as one."""
+    comm = reduce(Recorder(), 4)
+    boards[0].post(comm)
+    monkeypatch.setattr(board, "_SLOT", TornSlot(board._SLOT, later_signature=17))
+    boards[1].compare(comm, WORLD)
