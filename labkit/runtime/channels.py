@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import selectors
 import socket
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -152,6 +153,22 @@ class Channels:
             if key.fileobj is not keep:
                 key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
+
+
+_living: weakref.WeakSet[Channels] = weakref.WeakSet()
+
+
+def close_after_fork(channels: Channels) -> None:
+    """See to it that a forked child of the kernel does not keep these open."""
+    _living.add(channels)
+
+
+def _close_all() -> None:
+    for channels in list(_living):
+        channels.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
 
 
 def _end_of(watched: _Watched) -> list[Happening]:

@@ -103,6 +103,12 @@ class Cluster:
         self.rendezvous = rendezvous
         self._knobs: dict[int, Knobs] = {}
         self._lock = threading.Lock()
+        if nodes is not None:
+            _check_alone(
+                backend=backend != "auto", device=device != "auto",
+                start=start != "auto", threads=threads is not None,
+                rendezvous=rendezvous,
+            )  # fmt: skip
         self.door = Door.at(nodes, world_size) if nodes is not None else None
         self.placement = None if self.door is not None else devices.place(
             world_size, devices.look(), backend=backend, device=device, start=start,
@@ -126,11 +132,11 @@ class Cluster:
         assert self.door is not None
         return self.door.instructions()
 
-    def _new_team(self) -> Team:
+    def _new_team(self, is_interrupted: Callable[[], bool] = lambda: False) -> Team:
         generation: Generation | JoinedGeneration
         if self.placement is None:
             assert self.door is not None
-            generation = JoinedGeneration(self.door)
+            generation = JoinedGeneration(self.door, is_interrupted)
             backend = generation.hellos[0].backend
         else:
             generation = Generation(
@@ -237,7 +243,7 @@ class Cluster:
     def _drive(self, job: Job, is_interrupted: Callable[[], bool]) -> Run:
         self._bury()
         if self._team is None:
-            self._team = self._new_team()
+            self._team = self._new_team(is_interrupted)
         printer = OutputPrinter(self.world_size)
         drive = Drive(self._team, job, printer, is_interrupted)
         began_s = time.monotonic()
@@ -385,6 +391,16 @@ class Cluster:
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.description
         return f"Cluster({self.world_size}): {state}"
+
+
+def _check_alone(**given: bool) -> None:
+    """Refuse options that say how ranks start, where others start them."""
+    named = [name for name, is_given in given.items() if is_given]
+    if named:
+        raise UsageError(
+            f"ranks of other nodes are started there, each as its node allows; got "
+            f"{', '.join(named)} beside nodes=. Leave {' and '.join(named)} out"
+        )
 
 
 def _result(rank: int, outcome: Done | Failure) -> Any:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import weakref
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,7 @@ import psutil
 
 from labkit.errors import StartError
 from labkit.runtime import fdpass
-from labkit.runtime.channels import Channels
+from labkit.runtime.channels import Channels, close_after_fork
 from labkit.runtime.devices import Placement
 from labkit.runtime.guard import StartRank, is_held
 from labkit.runtime.kernel import command, environment, the_zygote
@@ -57,7 +56,7 @@ class Generation:
             raise
         # Until now it went at the guard's pace; from now on nobody waits for it.
         self.channels.watch(self._guard, "guard")
-        _living.add(self)
+        close_after_fork(self.channels)
 
     def _start_guard(self, placement: Placement, fd: int) -> None:
         if placement.start == "fork":
@@ -119,7 +118,6 @@ class Generation:
 
     def end(self, *, wait: bool) -> None:
         """Have every rank killed; with `wait`, return once the guard is done."""
-        _living.discard(self)
         self.channels.close(keep=self._guard)
         guard_was_killed = self._guard.fileno() < 0
         if not guard_was_killed:
@@ -160,18 +158,6 @@ def _why_not(rank: int, error: OSError) -> str:
         f"rank {rank} could not be started: the process that starts ranks is gone "
         f"({error}). Make a new Cluster; `labkit doctor` tells more"
     )
-
-
-_living: weakref.WeakSet[Generation] = weakref.WeakSet()
-
-
-def _forget_after_fork() -> None:
-    """A forked child of the kernel must not keep the ranks' sockets open."""
-    for generation in list(_living):
-        generation.channels.close()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def _working_folder() -> str:

@@ -10,15 +10,17 @@ import secrets
 import socket
 import sys
 import time
+from collections.abc import Callable
 
-from labkit.errors import StartError, UsageError
-from labkit.runtime.channels import Channels
+from labkit.errors import RunInterrupted, StartError, UsageError
+from labkit.runtime.channels import Channels, close_after_fork
 from labkit.runtime.rank.handshake import Refused, welcome
 from labkit.runtime.rank.join import TOKEN_VARIABLE
 from labkit.runtime.rank.messages import Hello
 from labkit.runtime.rank.wire import CHUNK_BYTES, FrameKind, FrameParser
 
 JOIN_LIMIT_S = 600.0
+MAX_PORT = 65535
 SAY_EVERY_S = 10.0
 
 
@@ -26,6 +28,11 @@ class Door:
     """The address at which ranks join, and the token that lets them in."""
 
     def __init__(self, world_size: int, host: str, port: int) -> None:
+        if type(world_size) is not int or world_size < 1:
+            raise UsageError(
+                f"a world size is a whole number, 1 or more; got {world_size!r}. It is "
+                "the number of nodes times the ranks on each"
+            )
         self.world_size = world_size
         self.token = secrets.token_urlsafe(24)
         try:
@@ -33,7 +40,7 @@ class Door:
         except OSError as error:
             raise UsageError(
                 f"ranks join at an address of this machine; {host}:{port} cannot be "
-                f"listened on ({error.strerror or error}). Use port=0 for any free port"
+                f'listened on ({error.strerror or error}). nodes=":0" takes a free port'
             ) from error
         self._host = host if host not in ("", "0.0.0.0") else _own_address()
 
@@ -41,7 +48,7 @@ class Door:
     def at(cls, address: str, world_size: int) -> Door:
         """Listen at HOST:PORT; no host means every interface, port 0 any free port."""
         host, _, port = str(address).rpartition(":")
-        if not port.isdigit():
+        if not port.isdecimal() or int(port) > MAX_PORT:
             raise UsageError(
                 f'ranks join at HOST:PORT; got nodes={address!r}. nodes=":0" listens '
                 "on every interface, at a free port"
@@ -61,16 +68,38 @@ class Door:
             "  torchrun --nnodes NODES --nproc-per-node RANKS --rdzv-backend c10d "
             "--rdzv-endpoint FIRST_NODE:29400 --max-restarts 100 "
             f"-m labkit.runtime.rank.join {self.address}\n"
-            f"or: srun --export=ALL python -m labkit.runtime.rank.join {self.address}"
+            "or with Slurm, in a job of as many tasks:\n"
+            "  export MASTER_ADDR=FIRST_NODE MASTER_PORT=29400\n"
+            f"  srun --export=ALL python -m labkit.runtime.rank.join {self.address}"
         )
 
-    def admit_all(self) -> tuple[dict[int, socket.socket], dict[int, Hello]]:
+    def admit_all(
+        self, is_interrupted: Callable[[], bool]
+    ) -> tuple[dict[int, socket.socket], dict[int, Hello]]:
         """Wait until every rank has joined; say now and then how many have."""
         sockets: dict[int, socket.socket] = {}
         hellos: dict[int, Hello] = {}
+        try:
+            self._admit_into(sockets, hellos, is_interrupted)
+        except BaseException:
+            for sock in sockets.values():
+                sock.close()
+            raise
+        return sockets, hellos
+
+    def _admit_into(
+        self,
+        sockets: dict[int, socket.socket],
+        hellos: dict[int, Hello],
+        is_interrupted: Callable[[], bool],
+    ) -> None:
         deadline_s = time.monotonic() + JOIN_LIMIT_S
         say_at_s = time.monotonic() + SAY_EVERY_S
         while len(sockets) < self.world_size:
+            if is_interrupted():
+                raise RunInterrupted(
+                    f"{len(sockets)} of {self.world_size} ranks had joined; nothing ran"
+                )
             if time.monotonic() > say_at_s:
                 say_at_s += SAY_EVERY_S
                 sys.stderr.write(
@@ -85,9 +114,12 @@ class Door:
             admitted = self.admit()
             if admitted is not None:
                 hello, sock = admitted
-                self._check(hello)
+                try:
+                    self._check(hello, hellos)
+                except UsageError:
+                    sock.close()
+                    raise
                 sockets[hello.rank], hellos[hello.rank] = sock, hello
-        return sockets, hellos
 
     def admit(self) -> tuple[Hello, socket.socket] | None:
         """The next caller that knows the token, within half a second."""
@@ -104,13 +136,28 @@ class Door:
             sock.close()
             return None
 
-    def _check(self, hello: Hello) -> None:
+    def _check(self, hello: Hello, before: dict[int, Hello]) -> None:
         if hello.world_size != self.world_size:
             raise UsageError(
                 f"{self.world_size} ranks were announced; rank {hello.rank} on "
                 f"{hello.host} says there are {hello.world_size}. NODES times RANKS in "
                 f"the command must be {self.world_size}"
             )
+        if not 0 <= hello.rank < self.world_size or hello.rank in before:
+            raise UsageError(
+                f"ranks 0 to {self.world_size - 1} must join once each; rank "
+                f"{hello.rank} on {hello.host} is one too many. Start the command once "
+                "on each node"
+            )
+        for other in before.values():
+            if other.backend != hello.backend:
+                raise UsageError(
+                    f"all ranks must use one backend; rank {hello.rank} on "
+                    f"{hello.host} has {hello.backend}, rank {other.rank} on "
+                    f"{other.host} has {other.backend}. Start as many ranks on each "
+                    "node as it has GPUs, or hide the GPUs everywhere "
+                    "(CUDA_VISIBLE_DEVICES=)"
+                )
 
     def close(self) -> None:
         """Stop listening."""
@@ -143,11 +190,15 @@ def _own_address() -> str:
 class JoinedGeneration:
     """Ranks that dialled in; they end when their channel closes."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(
+        self, door: Door, is_interrupted: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Wait for every rank; `is_interrupted` says when to give up."""
         self.channels = Channels()
-        sockets, self.hellos = door.admit_all()
+        sockets, self.hellos = door.admit_all(is_interrupted)
         for rank, sock in sorted(sockets.items()):
             self.channels.add_rank(rank, sock)
+        close_after_fork(self.channels)
 
     def crash_text(self, rank: int) -> str:
         """Unknown: the file is on the rank's node."""

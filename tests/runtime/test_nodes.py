@@ -15,10 +15,12 @@ import torch
 import torch.distributed as dist
 
 from labkit import Cluster
-from labkit.errors import RankFailed, StartError, UsageError
+from labkit.errors import RankFailed, RunInterrupted, StartError, UsageError
 from labkit.runtime.nodes import Door
 from labkit.runtime.rank.handshake import Refused, dial, welcome
 from labkit.runtime.rank.join import TOKEN_VARIABLE, Seat
+from labkit.runtime.rank.messages import Hello
+from labkit.runtime.rank.wire import Channel, FrameKind
 from tests.runtime.processes import below, wait_gone
 
 RANKS_A_NODE = 2
@@ -129,10 +131,69 @@ def test_a_stranger_at_the_door_does_not_keep_others_out() -> None:
         door.close()
 
 
-@pytest.mark.parametrize("address", ["nowhere", "host:port", "", ":-1"])
+@pytest.mark.parametrize(
+    "address", ["nowhere", "host:port", "", ":-1", ":99999", ":\u00b2"]
+)
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(UsageError, match="HOST:PORT"):
         Cluster(2, nodes=address)
+
+
+@pytest.mark.parametrize("world_size", [0, -1, True, 1.5, "4"])
+def test_a_world_size_that_is_none_is_refused(world_size: object) -> None:
+    with pytest.raises(UsageError, match="whole number"):
+        Cluster(world_size, nodes="127.0.0.1:0")  # type: ignore[arg-type]
+
+
+def test_what_says_how_ranks_start_is_refused_beside_nodes() -> None:
+    with pytest.raises(UsageError, match="rendezvous beside nodes="):
+        Cluster(2, nodes="127.0.0.1:0", rendezvous=True)
+
+
+def join_by_hand(door: Door, hello: Hello) -> socket.socket:
+    """A rank that dials in and says who it is, and then nothing."""
+    host, port = door.address.split(":")
+    sock = dial(host, int(port), door.token)
+    Channel(sock).send_object(FrameKind.HELLO, hello.rank, hello)
+    return sock
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (Hello(0, 2, "b", "gloo", "cpu"), "once each; rank 0 on b"),
+        (Hello(1, 3, "b", "gloo", "cpu"), "there are 3"),
+        (Hello(1, 2, "b", "nccl", "cuda:0"), "one backend; rank 1 on b has nccl"),
+    ],
+)
+def test_ranks_that_do_not_fit_are_refused(second: Hello, words: str) -> None:
+    door = Door(2, "127.0.0.1", 0)
+    opened: list[socket.socket] = []
+
+    def join_both() -> None:
+        for hello in (Hello(0, 2, "a", "gloo", "cpu"), second):
+            opened.append(join_by_hand(door, hello))
+
+    ranks = threading.Thread(target=join_both)
+    ranks.start()
+    try:
+        with pytest.raises(UsageError, match=words):
+            door.admit_all(lambda: False)
+        ranks.join(10)
+        assert opened[0].recv(1) == b"", "the rank that had joined is let go"
+    finally:
+        for sock in opened:
+            sock.close()
+        door.close()
+
+
+def test_waiting_for_ranks_can_be_interrupted() -> None:
+    door = Door(2, "127.0.0.1", 0)
+    try:
+        with pytest.raises(RunInterrupted, match="0 of 2 ranks had joined"):
+            door.admit_all(lambda: True)
+    finally:
+        door.close()
 
 
 def test_a_seat_is_read_from_torchrun_or_slurm_and_else_missed() -> None:

@@ -9,13 +9,17 @@ stops.
 Each rank owns one row of fixed size. A slot holds (key, signature); the key names the
 call (group and number, or the two ends of a message), so that a slot taken over by a
 later call is never mistaken for this one.
+
+[Note: whole words] A rank writes a slot while others read it. Words of 8 bytes are
+written whole, one after another: no key, then the signature, then its key. So whoever
+reads a key, the signature and the same key again has read what belongs together. (One
+`struct.pack_into` for both will not do: it clears the bytes first.)
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import struct
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,8 +28,9 @@ from labkit.errors import MismatchError
 from labkit.record.events import P2P, Comm
 
 NUM_SLOTS = 4096
-_SLOT = struct.Struct("=QQ")
-_ROW_BYTES = NUM_SLOTS * _SLOT.size
+_SLOT_WORDS = 2
+_ROW_WORDS = NUM_SLOTS * _SLOT_WORDS
+_WORD_BYTES = 8
 _KEY_MASK = (1 << 63) - 1
 # The top bits of a key choose its slot. Knuth's constant carries every bit of the
 # checksums up there: calls that differ in one digit then share no slot but by chance.
@@ -39,12 +44,12 @@ class Board:
     def __init__(self, path: str, rank: int, world_size: int) -> None:
         self._rank = rank
         self._from_anybody: set[tuple[str, int]] = set()
-        size = world_size * _ROW_BYTES
+        size = world_size * _ROW_WORDS * _WORD_BYTES
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if Path(path).stat().st_size < size:
                 os.ftruncate(fd, size)
-            self._memory = mmap.mmap(fd, size)
+            self._words = memoryview(mmap.mmap(fd, size)).cast("Q")
         finally:
             os.close(fd)
 
@@ -54,8 +59,9 @@ class Board:
             return
         key, signature = self._key(comm, self._rank), _signature(comm)
         at = self._at(self._rank, key)
-        _SLOT.pack_into(self._memory, at, 0, signature)
-        _SLOT.pack_into(self._memory, at, key, signature)
+        self._words[at] = 0
+        self._words[at + 1] = signature
+        self._words[at] = key
 
     def compare(self, comm: Comm, ranks: Iterable[int]) -> None:
         """Raise MismatchError if a rank has posted another call in this one's place."""
@@ -67,11 +73,10 @@ class Board:
             if rank is None:
                 continue
             at = self._at(rank, key)
-            posted_key, posted = _SLOT.unpack_from(self._memory, at)
-            if posted_key != key or posted == signature:
+            if self._words[at] != key or self._words[at + 1] == signature:
                 continue
-            # Between the two halves of that look, a later call may have taken the slot.
-            if _SLOT.unpack_from(self._memory, at) == (key, posted):
+            # Since the first look, a later call may have taken the slot.
+            if self._words[at] == key:
                 raise MismatchError(
                     f"every rank must make the same call; rank {rank}'s does not match "
                     f"rank {self._rank}'s {comm.kind}"
@@ -91,7 +96,7 @@ class Board:
         return place in self._from_anybody
 
     def _at(self, rank: int, key: int) -> int:
-        return rank * _ROW_BYTES + (key >> _SLOT_SHIFT) * _SLOT.size
+        return rank * _ROW_WORDS + (key >> _SLOT_SHIFT) * _SLOT_WORDS
 
     def _key(self, comm: Comm, me: int) -> int:
         if comm.kind in P2P:

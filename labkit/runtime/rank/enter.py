@@ -12,7 +12,7 @@ from labkit.runtime.rank.messages import RankSpec
 from labkit.runtime.rank.wire import Channel
 
 
-def _output(fd: int) -> TextIO:
+def output_stream(fd: int) -> TextIO:
     """A stream that sends each line on as it ends, and prints whatever it is given."""
     return os.fdopen(
         fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
@@ -29,7 +29,7 @@ def enter(spec: RankSpec, fds: list[int]) -> None:
     os.close(out_fd)
     os.close(err_fd)
     sys.stdin = os.fdopen(0, closefd=False)
-    sys.stdout, sys.stderr = _output(1), _output(2)
+    sys.stdout, sys.stderr = output_stream(1), output_stream(2)
     channel_socket = socket.socket(fileno=channel_fd)
     if spec.backend == "threads":
         from labkit.runtime.rank.host import serve

@@ -10,9 +10,11 @@ to. Needs torch, numpy, cloudpickle and this package on the node; nothing of Jup
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +23,14 @@ import torch
 import torch.distributed as dist
 
 from labkit.errors import StartError, UsageError
+from labkit.runtime.rank.enter import output_stream
 from labkit.runtime.rank.handshake import dial
 from labkit.runtime.rank.messages import Hello, RankSpec
 from labkit.runtime.rank.serve import serve
 from labkit.runtime.rank.wire import Channel, FrameKind
 
 TOKEN_VARIABLE = "LABKIT_TOKEN"
+DRAIN_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def main(address: str) -> None:
     """Join the notebook at HOST:PORT and serve it until it is gone."""
     host, _, port = address.rpartition(":")
     token = os.environ.get(TOKEN_VARIABLE, "")
-    if not host or not port.isdigit() or not token:
+    if not host or not port.isdecimal() or not token:
         raise UsageError(
             f"joining takes HOST:PORT and a token in {TOKEN_VARIABLE}; got {address!r} "
             f"and {'a' if token else 'no'} token. Copy the command that the notebook "
@@ -74,9 +78,17 @@ def main(address: str) -> None:
     )
     channel.send_object(FrameKind.HELLO, seat.rank, hello)
     _lead_own_group()
-    for fd, stream in ((1, "stdout"), (2, "stderr")):
-        _forward_output(fd, stream, seat.rank, channel)
-    serve(spec, channel, _store(seat))
+    pipes = [
+        OutputPipe(fd, stream, seat.rank, channel)
+        for fd, stream in ((1, "stdout"), (2, "stderr"))
+    ]
+    sys.stdout, sys.stderr = output_stream(1), output_stream(2)
+
+    def drain() -> None:
+        for pipe in pipes:
+            pipe.drain()
+
+    serve(spec, channel, _store(seat), drain)
 
 
 def _spec(seat: Seat) -> RankSpec:
@@ -111,17 +123,33 @@ def _lead_own_group() -> None:
         return
 
 
-def _forward_output(fd: int, stream: str, rank: int, channel: Channel) -> None:
-    """Send what is written to a file, children's text too, to the notebook."""
-    read, write = os.pipe()
-    os.dup2(write, fd)
-    os.close(write)
+class OutputPipe:
+    """Sends what is written to a file, children's text too, to the notebook."""
 
-    def forward() -> None:
-        while data := os.read(read, 1 << 16):
-            channel.send_object(FrameKind.OUTPUT, rank, (stream, data))
+    def __init__(self, fd: int, stream: str, rank: int, channel: Channel) -> None:
+        self._read, write = os.pipe()
+        os.dup2(write, fd)
+        os.close(write)
+        self._stream, self._rank, self._channel = stream, rank, channel
+        self._sending = threading.Lock()
+        threading.Thread(target=self._forward, daemon=True).start()
 
-    threading.Thread(target=forward, daemon=True).start()
+    def _forward(self) -> None:
+        while True:
+            select.select([self._read], [], [])
+            with self._sending:
+                data = os.read(self._read, 1 << 16)
+                text = (self._stream, data)
+                self._channel.send_object(FrameKind.OUTPUT, self._rank, text)
+
+    def drain(self) -> None:
+        """Wait until what has been written is sent; what prints for ever is cut off."""
+        deadline_s = time.monotonic() + DRAIN_S
+        while time.monotonic() < deadline_s:
+            with self._sending:
+                if not select.select([self._read], [], [], 0)[0]:
+                    return
+            time.sleep(0.001)
 
 
 def _run(argv: list[str]) -> None:

@@ -6,6 +6,7 @@ main thread stands, interrupts it, and ends the rank when the kernel is gone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import select
@@ -76,7 +77,7 @@ class Link(threading.Thread):
         elif frame.kind is FrameKind.STOP:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         elif frame.kind is FrameKind.BYE:
-            os._exit(0)
+            leave()
         elif frame.kind is FrameKind.PING:
             running = self.running
             for rank in self._recorders:
@@ -89,6 +90,16 @@ def end_process_group() -> None:
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
+
+
+def leave() -> None:
+    """End well, and what this rank started in its own process group by force."""
+    own_group = os.getpid()
+    if os.getpgrp() == own_group:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, os.getpgid(os.getppid()))
+            os.killpg(own_group, signal.SIGKILL)
+    os._exit(0)
 
 
 def own_line(thread_id: int) -> str | None:

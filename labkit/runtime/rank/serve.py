@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -35,15 +36,21 @@ from labkit.runtime.rank.messages import Done, Job, Knobs, RankSpec
 from labkit.runtime.rank.wire import Channel, FrameKind
 
 
-def serve(spec: RankSpec, channel: Channel, store: dist.Store | None = None) -> None:
+def serve(
+    spec: RankSpec,
+    channel: Channel,
+    store: dist.Store | None = None,
+    drain: Callable[[], None] = lambda: None,
+) -> None:
     """Be rank `spec.rank` until the kernel closes the channel.
 
-    The ranks meet at `store`, or else in the meeting folder of their machine.
+    The ranks meet at `store`, or else in the meeting folder of their machine. `drain`
+    is called at the end of each job: what it printed must arrive before its result.
     """
     settle(spec)
     module = namespace.create(spec.rank, spec.world_size)
     namespace.enter(module, whole_process=True)
-    rank = Rank(spec, channel)
+    rank = Rank(spec, channel, drain)
     rank.join(store)
     rank.loop()
 
@@ -87,8 +94,11 @@ def _board(spec: RankSpec) -> Board | None:
 class Rank:
     """One rank: its recorder, its link to the kernel, its loop."""
 
-    def __init__(self, spec: RankSpec, channel: Channel) -> None:
+    def __init__(
+        self, spec: RankSpec, channel: Channel, drain: Callable[[], None]
+    ) -> None:
         self.spec = spec
+        self._drain = drain
         self._recorder = recording.Recorder()
         recording.install(self._recorder)
         self._knobs = KnobHooks()
@@ -129,6 +139,7 @@ class Rank:
             with contextlib.suppress(Exception):
                 stream.flush()
         sys.stdout, sys.stderr = self._output
+        self._drain()
 
     def _outcome(self, job: Job) -> tuple[FrameKind, Any]:
         try:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from labkit.comm.groups import board
 from labkit.comm.groups.board import NUM_SLOTS, Board
 from labkit.errors import MismatchError
 from labkit.record.events import Comm
@@ -94,19 +93,16 @@ def test_a_message_is_compared_with_its_other_end_only(tmp_path: Path) -> None:
         boards[1].compare(message(Recorder(), "recv", 2, 8), ())
 
 
-class TornSlot:
-    """Reads half of one call and half of the next, the first time that it is read."""
+class TakenOver:
+    """A board whose slots go to a later call between two looks at them."""
 
-    def __init__(self, real: Any, later_signature: int) -> None:
-        self._real = real
-        self._later_signature = later_signature
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
         self._num_reads = 0
-        self.size = real.size
 
-    def unpack_from(self, memory: Any, at: int) -> tuple[int, int]:
+    def __getitem__(self, at: int) -> int:
         self._num_reads += 1
-        key, _ = self._real.unpack_from(memory, at)
-        return (key if self._num_reads == 1 else 0), self._later_signature
+        return [self._words[at], 17, 0][self._num_reads - 1]
 
 
 def test_a_slot_read_while_it_is_taken_over_is_no_mismatch(
@@ -115,5 +111,33 @@ def test_a_slot_read_while_it_is_taken_over_is_no_mismatch(
     """The key of one call and the signature of the next must never be read as one."""
     comm = reduce(Recorder(), 4)
     boards[0].post(comm)
-    monkeypatch.setattr(board, "_SLOT", TornSlot(board._SLOT, later_signature=17))
-    boards[1].compare(comm, WORLD)
+    monkeypatch.setattr(boards[1], "_words", TakenOver(boards[1]._words))
+    boards[1].compare(comm, (0,))
+
+
+class Witness:
+    """Looks at a slot after each word that is written to it."""
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+        self.seen: list[tuple[int, int]] = []
+
+    def __setitem__(self, at: int, value: int) -> None:
+        self._words[at] = value
+        slot = at - at % 2
+        self.seen.append((self._words[slot], self._words[slot + 1]))
+
+
+def test_a_key_stands_only_beside_its_own_signature(
+    boards: list[Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """See [Note: whole words]: at every moment another process may look."""
+    old, new = reduce(Recorder(), 4), reduce(Recorder(), 5)
+    boards[0].post(old)
+    witness = Witness(boards[0]._words)
+    monkeypatch.setattr(boards[0], "_words", witness)
+    boards[0].post(new)
+    (first_key, _), (second_key, signature), last = witness.seen
+    assert (first_key, second_key) == (0, 0)
+    assert last[0] != 0
+    assert last[1] == signature
