@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import psutil
@@ -25,6 +26,32 @@ SILENT_AFTER_S = 6.0
 SLOW_AFTER_S = 10.0
 
 
+class Waits:
+    """How long each rank has stood in one and the same wait.
+
+    A wait is known by the rank's own clock at its start, which may be another node's:
+    it is compared with itself only, and timed by the kernel's clock.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[float, float]] = {}
+
+    def longer_than(
+        self, limit_s: float, started_s: Mapping[int, float | None], now_s: float
+    ) -> list[int]:
+        """The ranks that stand in the wait that they stood in so long ago already."""
+        for rank, at_s in started_s.items():
+            if at_s is None:
+                self._seen.pop(rank, None)
+            elif self._seen.get(rank, (None, 0.0))[0] != at_s:
+                self._seen[rank] = at_s, now_s
+        return sorted(
+            rank
+            for rank, (_, first_s) in self._seen.items()
+            if rank in started_s and now_s - first_s > limit_s
+        )
+
+
 class SilenceWatch:
     """Pings ranks while they run, and remarks on those that hold the others up."""
 
@@ -33,7 +60,7 @@ class SilenceWatch:
         self._heard_s: dict[int, float] = {}
         self._pinged_s = 0.0
         self._said: set[tuple[str, int]] = set()
-        self._blocked_since_s: dict[int, float] = {}
+        self._waits = Waits()
 
     def start(self, ranks: tuple[int, ...]) -> None:
         """A run begins."""
@@ -71,16 +98,9 @@ class SilenceWatch:
 
     def _remark_on_slow(self, drive: Drive, now_s: float) -> None:
         ledger = self._team.ledger
-        blocked = {r for r in drive.out() if ledger.doing(r).since_s is not None}
-        for rank in list(self._blocked_since_s):
-            if rank not in blocked:
-                del self._blocked_since_s[rank]
-        for rank in blocked:
-            self._blocked_since_s.setdefault(rank, now_s)
-        long = sorted(
-            r for r, since in self._blocked_since_s.items()
-            if now_s - since > SLOW_AFTER_S
-        )  # fmt: skip
+        started_s = {r: ledger.doing(r).since_s for r in drive.out()}
+        blocked = {r for r, at_s in started_s.items() if at_s is not None}
+        long = self._waits.longer_than(SLOW_AFTER_S, started_s, now_s)
         for rank in sorted(drive.out() - blocked) if long else ():
             pong = drive.pongs.get(rank)
             where = sources.named(pong.where) if pong and pong.where else ""
