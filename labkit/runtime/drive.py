@@ -8,6 +8,7 @@ done? It never blocks for longer than a tick, and returns a verdict instead of r
 from __future__ import annotations
 
 import pickle
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -240,20 +241,23 @@ class Drive:
         return None
 
     def _first_failure(self) -> tuple[int, Failure] | None:
+        """The failure to tell: the first, but no echo where there is a cause."""
         failed = [
-            (outcome.at_s, rank, outcome)
+            ((_is_echo(outcome), outcome.at_s, rank), outcome)
             for rank, outcome in self.outcomes.items()
             if isinstance(outcome, Failure)
         ]
-        return min(failed, key=lambda item: item[:2])[1:] if failed else None
+        if not failed:
+            return None
+        (_, _, rank), outcome = min(failed, key=lambda item: item[0])
+        return rank, outcome
 
     def _failure(self) -> Verdict | None:
         first = self._first_failure()
         if first is None:
             return None
-        # The board tells a rank of a mismatch before the kernel hears the other side.
-        is_echo = first[1].type_name == MismatchError.__name__
-        if self.out() and not self._for("failure", ECHO_S if is_echo else GRACE_S):
+        patience_s = ECHO_S if _is_echo(first[1]) else GRACE_S
+        if self.out() and not self._for(("failure", first[0]), patience_s):
             return None
         return Raised(*first)
 
@@ -326,3 +330,23 @@ class Drive:
         while asked - set(self.pongs) and time.monotonic() < deadline_s:
             self.pump(TICK_S)
         return self.pongs
+
+
+# What gloo and NCCL say on a rank whose peer has gone.
+_PEER_GONE = re.compile(
+    "connection (reset|closed|refused)|broken pipe|read error|ncclRemoteError",
+    re.IGNORECASE,
+)
+
+
+def _is_echo(failure: Failure) -> bool:
+    """Whether a rank tells of what happened on another, whose own word comes later.
+
+    The board tells a rank of a mismatch before the kernel hears the other side, and a
+    backend tells of a peer's death before the kernel sees it.
+    """
+    if failure.type_name == MismatchError.__name__:
+        return True
+    return failure.type_name in ("RuntimeError", "DistBackendError") and bool(
+        _PEER_GONE.search(failure.message)
+    )
