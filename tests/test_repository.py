@@ -221,9 +221,13 @@ def test_everything_public_has_a_docstring() -> None:
 
 
 def public(body: list[ast.stmt]) -> Iterator[Function | ast.ClassDef]:
-    """The public functions and classes of a body, and what these classes define."""
+    """The public functions and classes of a body, and what these classes define.
+
+    An overload is described by the function that it stands for.
+    """
     for node in body:
         if isinstance(node, Function | ast.ClassDef) and node.name[0] != "_":
-            yield node
+            if not any(ast.unparse(mark) == "overload" for mark in node.decorator_list):
+                yield node
             if isinstance(node, ast.ClassDef):
                 yield from public(node.body)
