@@ -15,7 +15,7 @@ from tests.runtime.notebook import Notebook
 from tests.runtime.processes import alive, below, folders_of, wait_until
 
 HERE = Path(__file__).parent
-LIMIT_S = 60
+LIMIT_S = 150
 MakeCluster = Callable[..., Cluster]
 
 
