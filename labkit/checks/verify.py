@@ -18,10 +18,10 @@ from torch import Tensor
 
 from labkit.record.events import (
     P2P,
-    Comm,
     CommEnd,
+    CommStart,
     Event,
-    Mark,
+    Moment,
     Site,
     WaitEnd,
 )
@@ -47,7 +47,7 @@ class Transfer:
     those whose data it brings, and with it the news of all that came before them.
     """
 
-    comm: Comm
+    comm: CommStart
     issue: Place
     needs: tuple[Place, ...]
     told_by: tuple[Place, ...]
@@ -77,18 +77,18 @@ def _places(record: Record) -> Iterator[tuple[Place, Any]]:
 
 
 def _is_comm(event: Event) -> bool:
-    return isinstance(event, Comm)
+    return isinstance(event, CommStart)
 
 
-Calls = Sequence[tuple[Place, Comm]]
+Calls = Sequence[tuple[Place, CommStart]]
 
 
-def _together(calls: Calls) -> list[list[tuple[Place, Comm]]]:
+def _together(calls: Calls) -> list[list[tuple[Place, CommStart]]]:
     """The calls that belong together: one collective's, or a send and its receive.
 
     Messages between two ranks are counted from the record's beginning.
     """
-    together: dict[object, list[tuple[Place, Comm]]] = defaultdict(list)
+    together: dict[object, list[tuple[Place, CommStart]]] = defaultdict(list)
     senders = _senders_to_any(calls)
     count: Counter[object] = Counter()
     for place, comm in calls:
@@ -112,7 +112,7 @@ def _senders_to_any(calls: Calls) -> dict[object, int]:
 
 
 def _ends(
-    rank: int, comm: Comm, senders: dict[object, int]
+    rank: int, comm: CommStart, senders: dict[object, int]
 ) -> tuple[int | None, int | None]:
     """Source and destination of a message; the source is None where it is not known."""
     if comm.kind == "send":
@@ -122,7 +122,7 @@ def _ends(
     return senders.get((comm.group, rank, comm.tag)), rank
 
 
-def _tells(teller: int, told: Comm, own: Comm) -> bool:
+def _tells(teller: int, told: CommStart, own: CommStart) -> bool:
     """Whether the call `told` of rank `teller` brings data to the call `own`."""
     if own.kind in P2P:
         return own.kind == "recv"
@@ -135,7 +135,7 @@ def _tells(teller: int, told: Comm, own: Comm) -> bool:
 
 def count_kinds(events: Sequence[Event]) -> Counter[str]:
     """How many transfers of each kind a rank issued."""
-    return Counter(event.kind for event in events if isinstance(event, Comm))
+    return Counter(event.kind for event in events if isinstance(event, CommStart))
 
 
 def count_collectives(record: Record) -> Counter[str]:
@@ -148,7 +148,7 @@ def count_collectives(record: Record) -> Counter[str]:
     return Counter(kind for _, _, kind in once)
 
 
-def sends(record: Record) -> list[Comm]:
+def sends(record: Record) -> list[CommStart]:
     """Every message that left a rank."""
     return [e for _, e in _places(record) if _is_comm(e) and e.kind == "send"]
 
@@ -156,7 +156,7 @@ def sends(record: Record) -> list[Comm]:
 def count_marks(record: Record, name: str) -> list[int]:
     """How often each rank marked the moment `name`."""
     return [
-        sum(isinstance(event, Mark) and event.name == name for event in events)
+        sum(isinstance(event, Moment) and event.name == name for event in events)
         for events in record
     ]
 
@@ -168,7 +168,7 @@ def find_mark(record: Record, rank: int, name: str) -> Place:
         ValueError: It never did.
     """
     for index, event in enumerate(record[rank]):
-        if isinstance(event, Mark) and event.name == name:
+        if isinstance(event, Moment) and event.name == name:
             return Place(rank, index)
     raise ValueError(
         f"rank {rank} has no mark {name!r} among {len(record[rank])} events"
@@ -204,11 +204,11 @@ def happened_before(
     return news(record, then, matched)[first.rank] >= first.index
 
 
-def not_waited_for(record: Record, rank: int, until: Place) -> list[Comm]:
+def not_waited_for(record: Record, rank: int, until: Place) -> list[CommStart]:
     """The transfers that a rank issued before `until`, and not ended by then."""
-    open_: dict[int, Comm] = {}
+    open_: dict[int, CommStart] = {}
     for event in record[rank][: until.index]:
-        if isinstance(event, Comm):
+        if isinstance(event, CommStart):
             open_[event.id] = event
         elif isinstance(event, CommEnd) or (isinstance(event, WaitEnd) and event.ok):
             open_.pop(event.target, None)
@@ -252,7 +252,7 @@ class _LatencyReplay:
         """Play a rank until it has to stand still; whether it moved at all."""
         start = self.position[rank]
         for event in self._record[rank][start:]:
-            if isinstance(event, Comm):
+            if isinstance(event, CommStart):
                 self._issued[Place(rank, self.position[rank])] = self._now[rank]
             elif isinstance(event, WaitEnd):
                 transfer = self._matched.get((rank, event.target))

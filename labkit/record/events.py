@@ -15,6 +15,9 @@ Kind: TypeAlias = Literal[
     "send", "recv", "broadcast", "reduce", "all_reduce", "gather", "scatter",
     "all_gather", "reduce_scatter", "all_to_all", "barrier", "new_group",
 ]  # fmt: skip
+MemoryKind: TypeAlias = Literal[
+    "parameters", "gradients", "optimizer", "activations", "buffers", "scratch"
+]
 P2P = frozenset({"send", "recv"})
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
@@ -34,7 +37,7 @@ class NewGroup(NamedTuple):
     ranks: tuple[int, ...]
 
 
-class Comm(NamedTuple):
+class CommStart(NamedTuple):
     """A transfer was issued. `id` numbers the rank's transfers from 0, over all groups.
 
     `group_seq` counts the collectives that this rank issued on the group before;
@@ -114,7 +117,7 @@ class SpanEnd(NamedTuple):
     at_s: float
 
 
-class Mark(NamedTuple):
+class Moment(NamedTuple):
     """Something happened at one moment: `record.mark("spoke")`."""
 
     name: str
@@ -123,5 +126,5 @@ class Mark(NamedTuple):
 
 
 Event: TypeAlias = (
-    NewGroup | Comm | WaitStart | WaitEnd | CommEnd | SpanStart | SpanEnd | Mark
+    NewGroup | CommStart | WaitStart | WaitEnd | CommEnd | SpanStart | SpanEnd | Moment
 )

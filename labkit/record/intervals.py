@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from labkit.record import events
 from labkit.record.events import (
     P2P,
-    Comm,
     CommEnd,
+    CommStart,
     Event,
-    Mark,
     NewGroup,
     SpanEnd,
     SpanStart,
@@ -57,7 +57,7 @@ class Stretch(NamedTuple):
     """A row, and the call that it belongs to (None for compute)."""
 
     row: Row
-    comm: Comm | None
+    comm: CommStart | None
 
 
 class Message(NamedTuple):
@@ -67,7 +67,7 @@ class Message(NamedTuple):
     destination: int
     sent: float
     received: float
-    comm: Comm
+    comm: CommStart
 
 
 class Moment(NamedTuple):
@@ -147,7 +147,7 @@ def read(
 def _times(events: Iterable[Event]) -> Iterator[float]:
     for event in events:
         if not isinstance(event, NewGroup):
-            yield event.issued_s if isinstance(event, Comm) else event.at_s
+            yield event.issued_s if isinstance(event, CommStart) else event.at_s
 
 
 def _since(began: float, stretch: Stretch) -> Stretch:
@@ -168,7 +168,7 @@ class _Call:
     rank: int
     step: int
     name: str
-    comm: Comm
+    comm: CommStart
 
 
 @dataclass
@@ -212,7 +212,7 @@ class _Track:
 
     def _take(self, event: Event) -> None:
         match event:
-            case Comm():
+            case CommStart():
                 self._count[event.kind] += 1
                 name = f"{event.kind}#{self._count[event.kind]}"
                 self.calls.append(_Call(self.rank, self._step, name, event))
@@ -228,7 +228,7 @@ class _Track:
                 self.ends[event.target] = event.at_s
             case SpanStart() | SpanEnd():
                 self._cross(event)
-            case Mark():
+            case events.Moment():
                 self._cut(event.at_s)
                 self.marks.append(Moment(self.rank, event.name, event.at_s))
             case NewGroup():

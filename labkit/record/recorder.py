@@ -15,11 +15,11 @@ from typing import Any
 
 from labkit.record.events import (
     P2P,
-    Comm,
     CommEnd,
+    CommStart,
     Event,
     Kind,
-    Mark,
+    Moment,
     NewGroup,
     Site,
     SpanEnd,
@@ -87,13 +87,13 @@ class Recorder:
         send_splits: tuple[int, ...] | None = None,
         recv_splits: tuple[int, ...] | None = None,
         site: Site | None = None,
-    ) -> Comm:
+    ) -> CommStart:
         """Record that a transfer is issued now, and return its event."""
         pair = (group, kind, peer, tag)
         counter = self._pair_seq if kind in P2P else self._group_seq
         key = pair if kind in P2P else group
         with self._numbering:
-            comm = Comm(
+            comm = CommStart(
                 self._next_id, kind, group, self._group_seq[group], peer, tag,
                 self._pair_seq[pair], shapes, dtype, payload_bytes, op, send_splits,
                 recv_splits, self.lane(), site, time.monotonic(),
@@ -121,7 +121,7 @@ class Recorder:
 
     def mark(self, name: str) -> None:
         """Record a moment."""
-        self.add(Mark(name, self.lane(), time.monotonic()))
+        self.add(Moment(name, self.lane(), time.monotonic()))
 
     @contextmanager
     def span(self, name: str) -> Generator[None]:

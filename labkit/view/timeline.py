@@ -11,7 +11,7 @@ import html
 from collections.abc import Iterator, Sequence
 
 from labkit.record.events import P2P as P2P_KINDS
-from labkit.record.events import Comm, Event
+from labkit.record.events import CommStart, Event
 from labkit.record.intervals import Intervals, Message, Moment, Row, Stretch, read
 from labkit.units import format_bytes, format_seconds
 from labkit.view import chart, image, interactive
@@ -86,7 +86,7 @@ def _bar(stretch: Stretch, places: dict[int, float]) -> Bar:
     return Bar(look, place + top, place + bottom, row.start, row.end, hover)
 
 
-def _look(row: Row, comm: Comm | None) -> Look:
+def _look(row: Row, comm: CommStart | None) -> Look:
     if comm is None:
         return _BY_SPAN.get(row.name.split(" ")[0].lower(), chart.COMPUTE)
     if row.kind == "waiting":
@@ -94,7 +94,7 @@ def _look(row: Row, comm: Comm | None) -> Look:
     return chart.P2P if comm.kind in P2P_KINDS else chart.COLLECTIVE
 
 
-def _hover(row: Row, comm: Comm | None) -> str:
+def _hover(row: Row, comm: CommStart | None) -> str:
     """What, on which rank, when, how long, how much, from which line."""
     length = row.end - row.start
     parts = [f"<b>{html.escape(row.name)}</b> {row.kind}, rank {row.rank}"]

@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 
 from labkit.record.events import (
-    Comm,
     CommEnd,
+    CommStart,
     Event,
     Kind,
-    Mark,
+    Moment,
     NewGroup,
     SpanEnd,
     SpanStart,
@@ -32,15 +32,17 @@ def comm(
     peer: int | None = None,
     tag: int = 0,
     group: str = "world",
-) -> Comm:
+) -> CommStart:
     """A call of one tensor of four floats."""
-    return Comm(
+    return CommStart(
         comm_id, kind, group, seq, peer, tag, seq, ((4,),), "float32", 16,
         "sum", None, None, 0, None, issued_s,
     )  # fmt: skip
 
 
-def sync(call: Comm, end_s: float, *, ok: bool = True, lane: int = 0) -> list[Event]:
+def sync(
+    call: CommStart, end_s: float, *, ok: bool = True, lane: int = 0
+) -> list[Event]:
     """A call that its caller waits for at once."""
     at = call.issued_s
     return [call, WaitStart(call.id, lane, at), WaitEnd(call.id, end_s, ok)]
@@ -84,7 +86,7 @@ def test_names_count_the_calls_of_a_kind_from_one() -> None:
 
 
 def test_steps_are_numbered_by_their_spans() -> None:
-    events: list[Event] = [Mark("start", 0, 0.0)]
+    events: list[Event] = [Moment("start", 0, 0.0)]
     for n in range(3):
         events += [
             SpanStart("step", 0, n + 0.1),
@@ -119,15 +121,15 @@ def test_compute_is_named_by_its_innermost_span() -> None:
 
 def test_spans_of_another_thread_do_not_rename_compute() -> None:
     events: list[Event] = [
-        Mark("a", 0, 0.0), SpanStart("loader", 1, 1.0), SpanEnd(1, 2.0),
-        Mark("b", 0, 3.0),
+        Moment("a", 0, 0.0), SpanStart("loader", 1, 1.0), SpanEnd(1, 2.0),
+        Moment("b", 0, 3.0),
     ]  # fmt: skip
     assert rows([events]) == [Row(0, 0, "compute", "compute", 0.0, 3.0)]
 
 
 def test_a_receive_waits_for_its_send_and_an_arrow_joins_them() -> None:
     record = [
-        [Mark("m", 0, 0.0), *sync(comm(0, "send", 2.0, peer=1, tag=3), 2.1)],
+        [Moment("m", 0, 0.0), *sync(comm(0, "send", 2.0, peer=1, tag=3), 2.1)],
         sync(comm(0, "recv", 0.5, peer=0, tag=3), 2.2),
     ]
     found = read(record)
@@ -141,7 +143,7 @@ def test_a_receive_waits_for_its_send_and_an_arrow_joins_them() -> None:
 def test_a_buffered_send_does_not_wait_for_a_later_receive() -> None:
     record = [
         sync(comm(0, "send", 0.0, peer=1), 0.1),
-        [Mark("m", 0, 0.0), *sync(comm(0, "recv", 5.0, peer=0), 5.1)],
+        [Moment("m", 0, 0.0), *sync(comm(0, "recv", 5.0, peer=0), 5.1)],
     ]
     found = rows(record)
     assert of_kind(found, "waiting", 0) == []
@@ -167,7 +169,7 @@ def test_messages_keep_tags_and_order_apart() -> None:
 
 def test_receives_from_any_source_take_the_sends_in_order() -> None:
     record = [
-        [Mark("m", 0, 0.0), *sync(comm(0, "recv", 0.0), 1.2),
+        [Moment("m", 0, 0.0), *sync(comm(0, "recv", 0.0), 1.2),
          *sync(comm(1, "recv", 1.3, seq=1), 2.2)],
         sync(comm(0, "send", 2.0, peer=0), 2.1),
         sync(comm(0, "send", 1.0, peer=0), 1.1),
@@ -180,7 +182,7 @@ def test_an_overlapped_transfer_ends_when_it_is_known_to_have_ended() -> None:
     record: list[list[Event]] = [
         [comm(0, "all_reduce", 0.0), CommEnd(0, 0.3), WaitStart(0, 0, 1.0),
          WaitEnd(0, 1.0, ok=True)],
-        [Mark("m", 0, 0.0), comm(0, "all_reduce", 0.1), CommEnd(0, 0.3),
+        [Moment("m", 0, 0.0), comm(0, "all_reduce", 0.1), CommEnd(0, 0.3),
          WaitStart(0, 0, 1.0), WaitEnd(0, 1.0, ok=True)],
     ]  # fmt: skip
     found = rows(record)
@@ -200,7 +202,7 @@ def test_a_late_wait_alone_does_not_make_the_transfer_long() -> None:
 def test_a_wait_that_never_ended_is_all_waiting() -> None:
     record: list[list[Event]] = [
         [comm(0, "all_reduce", 0.0), WaitStart(0, 0, 0.0)],
-        [Mark("gone", 0, 3.0)],
+        [Moment("gone", 0, 3.0)],
     ]
     found = rows(record)
     assert of_kind(found, "waiting", 0) == [(0.0, 3.0)]
@@ -227,7 +229,7 @@ def test_calls_that_differ_do_not_match() -> None:
 
 
 def test_calls_whose_end_nobody_saw_are_kept_as_moments() -> None:
-    record: list[list[Event]] = [[Mark("m", 0, 1.0), comm(0, "all_reduce", 2.0)]]
+    record: list[list[Event]] = [[Moment("m", 0, 1.0), comm(0, "all_reduce", 2.0)]]
     (moment,) = read(record).unended
     assert (moment.rank, moment.name, moment.at) == (0, "all_reduce#1", 1.0)
 
@@ -262,7 +264,7 @@ def random_record(seed: int) -> list[list[Event]]:
     rng = random.Random(seed)
     world_size = rng.randint(1, 5)
     clocks = [rng.uniform(100, 100.1) for _ in range(world_size)]
-    record: list[list[Event]] = [[Mark("go", 0, at)] for at in clocks]
+    record: list[list[Event]] = [[Moment("go", 0, at)] for at in clocks]
     for n in range(rng.randint(1, 12)):
         arrived = [at + rng.uniform(0, 1) for at in clocks]
         ended = max(arrived) + rng.uniform(0, 0.1)

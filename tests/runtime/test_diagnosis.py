@@ -10,10 +10,10 @@ import pytest
 
 from labkit import errors
 from labkit.record.events import (
-    Comm,
     CommEnd,
+    CommStart,
     Kind,
-    Mark,
+    Moment,
     NewGroup,
     Site,
     SpanEnd,
@@ -159,7 +159,7 @@ class Ranks:
         for rank in ranks:
             self.ledger.add(rank, [NewGroup(uid, tuple(ranks))])
 
-    def issue(self, rank: int, kind: Kind, line: int = 1, **call: Any) -> Comm:
+    def issue(self, rank: int, kind: Kind, line: int = 1, **call: Any) -> CommStart:
         """A call that nobody waits for yet."""
         call = {"group": "world", "shapes": ((4,),), "dtype": "float32", **call}
         code = call.pop("code", kind)
@@ -167,13 +167,13 @@ class Ranks:
         self.ledger.add(rank, self.recorders[rank].drain())
         return comm
 
-    def block(self, rank: int, kind: Kind, line: int = 1, **call: Any) -> Comm:
+    def block(self, rank: int, kind: Kind, line: int = 1, **call: Any) -> CommStart:
         """A call that the rank stands still for."""
         comm = self.issue(rank, kind, line, **call)
         self.ledger.add(rank, [WaitStart(comm.id, 0, 1.0)])
         return comm
 
-    def make(self, rank: int, kind: Kind, line: int = 1, **call: Any) -> Comm:
+    def make(self, rank: int, kind: Kind, line: int = 1, **call: Any) -> CommStart:
         """A call that has ended."""
         comm = self.block(rank, kind, line, **call)
         self.ledger.add(rank, [WaitEnd(comm.id, 2.0, True)])
@@ -741,7 +741,7 @@ def test_group_that_was_never_announced_raises_no_alarm() -> None:
 
 def test_spans_and_marks_are_passed_over() -> None:
     ranks = Ranks(1)
-    events = [SpanStart("step", 0, 0.0), Mark("spoke", 0, 0.5), SpanEnd(0, 1.0)]
+    events = [SpanStart("step", 0, 0.0), Moment("spoke", 0, 0.5), SpanEnd(0, 1.0)]
     ranks.ledger.add(0, events)
     assert ranks.ledger.settled()
 

@@ -16,7 +16,7 @@ from labkit.errors import (
     RunError,
     StuckError,
 )
-from labkit.record.events import Comm
+from labkit.record.events import CommStart
 from tests.runtime.conftest import MakeCluster
 from tests.runtime.programs import (
     WHATS,
@@ -141,7 +141,7 @@ def order_of(run: Run) -> list[tuple[object, ...]]:
         (comm.issued_s, rank, comm.kind, comm.peer, comm.tag, comm.shapes)
         for rank, events in enumerate(run.events)
         for comm in events
-        if isinstance(comm, Comm)
+        if isinstance(comm, CommStart)
     ]
     return [each[1:] for each in sorted(made, key=lambda each: each[0])]
 

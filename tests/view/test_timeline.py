@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 from labkit.record.events import (
-    Comm,
+    CommStart,
     Event,
     Kind,
-    Mark,
+    Moment,
     Site,
     SpanEnd,
     SpanStart,
@@ -33,9 +33,9 @@ GREEN, ORANGE, BLUE = (0, 158, 115), (230, 159, 0), (0, 114, 178)
 
 def comm(
     comm_id: int, kind: Kind, at: float, *, seq: int = 0, peer: int | None = None
-) -> Comm:
+) -> CommStart:
     site = Site("cell", 7, "train<T>")
-    return Comm(
+    return CommStart(
         comm_id, kind, "world", seq, peer, 0, seq, ((256,),), "float32", 1024,
         "sum", None, None, 0, site, at,
     )  # fmt: skip
@@ -118,8 +118,8 @@ def test_an_all_reduce_of_a_few_bytes_can_still_be_seen() -> None:
         at = 0.2 * rank
         call = comm(0, "all_reduce", at)
         record.append(
-            [Mark("m", 0, 0.0), call, WaitStart(0, 0, at), WaitEnd(0, 0.200001, True),
-             Mark("m", 0, 5.0)]
+            [Moment("m", 0, 0.0), call, WaitStart(0, 0, at), WaitEnd(0, 0.200001, True),
+             Moment("m", 0, 5.0)]
         )  # fmt: skip
     below_the_legend = pixels(timeline(record))[40 * SHARPNESS :]
     image = below_the_legend.astype(int)
@@ -172,7 +172,7 @@ def test_messages_are_arrows() -> None:
 
 def test_marks_are_named_where_there_is_room() -> None:
     moments = [("spoke", 0.0), ("a", 9.0), ("b", 9.001), ("c", 9.002), ("end", 20.0)]
-    still = timeline([[Mark(name, 0, at) for name, at in moments]])
+    still = timeline([[Moment(name, 0, at) for name, at in moments]])
     shown = traces(still)["mark"]
     assert shown["text"] == ["spoke", "a", "", "c", "end"]
     sides = [where.removeprefix("middle ") for where in shown["textposition"]]
@@ -182,7 +182,7 @@ def test_marks_are_named_where_there_is_room() -> None:
 
 
 def test_calls_whose_end_is_unknown_are_marked_as_such() -> None:
-    record: list[list[Event]] = [[Mark("m", 0, 0.0), comm(0, "all_reduce", 1.0)]]
+    record: list[list[Event]] = [[Moment("m", 0, 0.0), comm(0, "all_reduce", 1.0)]]
     shown = traces(timeline(record))
     assert shown["call, end not recorded"]["x"] == [1000.0]
 
@@ -204,14 +204,14 @@ def test_many_ranks_share_one_screen() -> None:
 
 
 def test_a_name_in_another_script_is_no_warning() -> None:
-    still = timeline([[Mark("话", 0, 0.0), Mark("b", 0, 1.0)]], title="你好")
+    still = timeline([[Moment("话", 0, 0.0), Moment("b", 0, 1.0)]], title="你好")
     assert still.text.startswith("你好")
 
 
 def test_names_from_the_notebook_are_shown_and_not_obeyed() -> None:
     evil = "<a href='x'>$\\frac{1}{0}$ & more</a>"
     record: list[list[Event]] = [
-        [SpanStart(evil, 0, 0.0), Mark(evil, 0, 0.5), SpanEnd(0, 1.0)]
+        [SpanStart(evil, 0, 0.0), Moment(evil, 0, 0.5), SpanEnd(0, 1.0)]
     ]
     still = timeline(record, title=evil, caption=evil)
     assert evil in still.text
@@ -220,7 +220,7 @@ def test_names_from_the_notebook_are_shown_and_not_obeyed() -> None:
 
 @pytest.mark.parametrize(
     "record",
-    [[], [[]], [[], []], [[Mark("m", 0, 3.0)]]],
+    [[], [[]], [[], []], [[Moment("m", 0, 3.0)]]],
     ids=["no ranks", "no events", "two silent ranks", "one moment"],
 )
 def test_an_empty_record_is_a_picture_too(record: list[list[Event]]) -> None:
@@ -236,7 +236,7 @@ def test_ranks_of_a_partial_run_keep_their_numbers() -> None:
 
 def test_the_time_axis_takes_a_unit_that_fits() -> None:
     def unit(seconds: float) -> str:
-        shown = timeline([[Mark("a", 0, 0.0), Mark("b", 0, seconds)]])
+        shown = timeline([[Moment("a", 0, 0.0), Moment("b", 0, seconds)]])
         return shown.figure.layout.xaxis.title.text
 
     assert unit(3.0) == "time (s)"

@@ -16,7 +16,7 @@ from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record, plural
 from labkit.errors import CyclicWaitError, LabkitError
 from labkit.record import recorder as recording
-from labkit.record.events import Comm
+from labkit.record.events import CommStart
 
 RETURNED = "exchange returned"
 STALE, OVERWRITTEN = 99, 88
@@ -160,7 +160,7 @@ def _not_waited_for(record: Record) -> str | None:
     return None
 
 
-def _call(comm: Comm) -> str:
+def _call(comm: CommStart) -> str:
     """`send to 1 (line 3)`."""
     verb = {"send": "send to", "recv": "receive from"}.get(comm.kind, comm.kind)
     peer = "" if comm.peer is None else f" {comm.peer}"
@@ -223,13 +223,13 @@ def _failed(pattern: Pattern, error: LabkitError) -> Iterator[Fault]:
         return
     text = "the ranks wait for each other for ever, and nothing was received"
     yield Fault(Property.VALUES, pattern.name, text)
-    calls: Mapping[int, Comm | None] = getattr(error.finding, "calls", {})
+    calls: Mapping[int, CommStart | None] = getattr(error.finding, "calls", {})
     waits = [f"rank {rank} {_verb(call)}" for rank, call in calls.items() if call]
     message = f"cyclic: {', '.join(waits)}; start one without waiting for its end"
     yield Fault(Property.SCHEDULE, pattern.name, message)
 
 
-def _verb(comm: Comm) -> str:
+def _verb(comm: CommStart) -> str:
     return _call(comm).replace("send", "sends", 1).replace("receive", "receives", 1)
 
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from labkit.errors import MismatchError
-from labkit.record.events import P2P, Comm
+from labkit.record.events import P2P, CommStart
 
 NUM_SLOTS = 4096
 _SLOT_WORDS = 2
@@ -53,7 +53,7 @@ class Board:
         finally:
             os.close(fd)
 
-    def post(self, comm: Comm) -> None:
+    def post(self, comm: CommStart) -> None:
         """Say what this rank is about to do, before it does it."""
         if self._is_uncounted(comm):
             return
@@ -63,7 +63,7 @@ class Board:
         self._words[at + 1] = signature
         self._words[at] = key
 
-    def compare(self, comm: Comm, ranks: Iterable[int]) -> None:
+    def compare(self, comm: CommStart, ranks: Iterable[int]) -> None:
         """Raise MismatchError if a rank has posted another call in this one's place."""
         if self._is_uncounted(comm):
             return
@@ -82,7 +82,7 @@ class Board:
                     f"rank {self._rank}'s {comm.kind}"
                 )
 
-    def _is_uncounted(self, comm: Comm) -> bool:
+    def _is_uncounted(self, comm: CommStart) -> bool:
         """Whether this receive's number may not be its message's.
 
         Once a rank has received from any source, it has counted some messages under no
@@ -98,14 +98,14 @@ class Board:
     def _at(self, rank: int, key: int) -> int:
         return rank * _ROW_WORDS + (key >> _SLOT_SHIFT) * _SLOT_WORDS
 
-    def _key(self, comm: Comm, me: int) -> int:
+    def _key(self, comm: CommStart, me: int) -> int:
         if comm.kind in P2P:
             ends = (me, comm.peer) if comm.kind == "send" else (comm.peer, me)
             return _hash(f"{comm.group}/{ends}/{comm.tag}/{comm.pair_seq}")
         return _hash(f"{comm.group}/{comm.group_seq}")
 
 
-def _signature(comm: Comm) -> int:
+def _signature(comm: CommStart) -> int:
     """What must agree; of an all_to_all only kind and type, since splits differ."""
     if comm.kind in P2P:
         return _hash(f"message/{comm.dtype}/{comm.numel}")

@@ -8,7 +8,7 @@ it.
 
     dist.all_reduce ──> RecordingGroup ──> inner group (gloo, nccl, threads)
                               │
-                              └──> Recorder: Comm, WaitStart, WaitEnd
+                              └──> Recorder: CommStart, WaitStart, WaitEnd
 
 [Note: both names] torch renamed some methods (`_allgather_base` became
 `all_gather_single` in 2.13). Python code calls the name of its version; C++ looks for
@@ -31,7 +31,7 @@ from torch import Tensor
 from labkit.comm.groups.board import Board
 from labkit.comm.groups.site import calling_site
 from labkit.errors import UsageError
-from labkit.record.events import P2P, Comm, Kind
+from labkit.record.events import P2P, CommStart, Kind
 from labkit.record.recorder import Recorder
 
 NO_TIMEOUT = timedelta(0)
@@ -64,7 +64,7 @@ class RecordedWork(dist.Work):
     def __init__(
         self,
         inner: dist.Work,
-        comm: Comm,
+        comm: CommStart,
         group: RecordingGroup,
         ready: dist.Work | None = None,
     ) -> None:
@@ -176,7 +176,7 @@ class RecordingGroup(dist.ProcessGroup):
         if len(self._unwaited) > MAX_UNWAITED:
             del self._unwaited[next(iter(self._unwaited))]
 
-    def ended(self, comm: Comm) -> None:
+    def ended(self, comm: CommStart) -> None:
         """Called by a work that has been waited for: compare before anybody reads."""
         self._unwaited.pop(comm.id, None)
         if self._board is not None:
@@ -226,7 +226,7 @@ class RecordingGroup(dist.ProcessGroup):
 
 
 @contextmanager
-def _in_words(comm: Comm) -> Generator[None]:
+def _in_words(comm: CommStart) -> Generator[None]:
     """Where gloo cannot move a dtype, say what it can move instead."""
     try:
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.record.events import P2P, Comm
+from labkit.record.events import P2P, CommStart
 from labkit.runtime.diagnosis.findings import Differs, Fault, Finding, State
 from labkit.runtime.diagnosis.wording import numbered, rank_list
 
@@ -131,11 +131,11 @@ def _circle(finding: Finding) -> str:
     return f"Ranks wait for each other in a circle: {', '.join(chain)}."
 
 
-def _circle_calls(finding: Finding) -> list[Comm]:
+def _circle_calls(finding: Finding) -> list[CommStart]:
     return [c for rank in finding.ranks if (c := finding.calls[rank]) is not None]
 
 
-def _some_call(finding: Finding) -> Comm:
+def _some_call(finding: Finding) -> CommStart:
     """A call at the heart of it: an absence's is one that waits for an absent rank."""
     calls = _circle_calls(finding)
     assert calls, "a finding has a call"

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from math import prod
 
-from labkit.record.events import Comm
+from labkit.record.events import CommStart
 from labkit.runtime.diagnosis.findings import Differs
 
 
 def collective_difference(
-    rank: int, mine: Comm, other_rank: int, theirs: Comm, members: tuple[int, ...]
+    rank: int,
+    mine: CommStart,
+    other_rank: int,
+    theirs: CommStart,
+    members: tuple[int, ...],
 ) -> Differs | None:
     """In what two ranks' calls at the same place of a group differ, if they do."""
     if mine.kind != theirs.kind:
@@ -34,27 +38,27 @@ def collective_difference(
     return None if _same_elements(mine, theirs) else Differs.ELEMENTS
 
 
-def p2p_difference(mine: Comm, theirs: Comm) -> Differs | None:
+def p2p_difference(mine: CommStart, theirs: CommStart) -> Differs | None:
     """In what a send and its receive differ, if they do."""
     if mine.dtype != theirs.dtype:
         return Differs.DTYPE
     return None if mine.numel == theirs.numel else Differs.ELEMENTS
 
 
-def _same_elements(mine: Comm, theirs: Comm) -> bool:
+def _same_elements(mine: CommStart, theirs: CommStart) -> bool:
     if mine.shapes == theirs.shapes or mine.kind == "all_to_all":
         return True
     return [*map(prod, mine.shapes)] == [*map(prod, theirs.shapes)]
 
 
-def sent_elements(sender: Comm, to: int) -> int | None:
+def sent_elements(sender: CommStart, to: int) -> int | None:
     """Elements that a rank's call sends to the group's `to`-th rank, if it is known."""
     if sender.send_splits is not None:
         return sender.send_splits[to] if to < len(sender.send_splits) else None
     return sender.numel if sender.kind == "all_gather" else None
 
 
-def _reaches(sender: Comm, i: int, receiver: Comm, j: int) -> bool:
+def _reaches(sender: CommStart, i: int, receiver: CommStart, j: int) -> bool:
     """Whether what the i-th rank sends to the j-th is what the j-th expects."""
     sent = sent_elements(sender, j)
     if receiver.recv_splits is None or sent is None or i >= len(receiver.recv_splits):

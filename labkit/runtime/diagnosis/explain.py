@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from labkit.record.events import P2P, Comm
+from labkit.record.events import P2P, CommStart
 from labkit.runtime.diagnosis.findings import Doing, Fault, Finding, Groups, State
 from labkit.runtime.diagnosis.heard import Heard
 from labkit.runtime.diagnosis.matching import Matcher, Misfit, Pool, Round
@@ -67,7 +67,7 @@ class Explainer:
         ranks = enumerate(self._ranks)
         return {rank for rank, heard in ranks if heard.state is State.RUNNING}
 
-    def _call(self, rank: int, comm_id: int) -> Comm | None:
+    def _call(self, rank: int, comm_id: int) -> CommStart | None:
         entry = self._matcher.pending[rank].get(comm_id)
         if entry is not None:
             return entry.comm_of(rank)
@@ -111,7 +111,7 @@ class Explainer:
         fault = circle_fault([calls[rank] for rank in ranks])
         return self._finding(fault, ranks, calls, waits_for, soft=soft)
 
-    def _waited_call(self, rank: int) -> Comm:
+    def _waited_call(self, rank: int) -> CommStart:
         wait = self._ranks[rank].wait()
         call = self._call(rank, wait.target) if wait else None
         assert call is not None, "a wait that needs somebody is for a pending transfer"
@@ -122,7 +122,7 @@ class Explainer:
 
         DDP waits in C++, where no wait is seen.
         """
-        calls: dict[int, Comm] = {}
+        calls: dict[int, CommStart] = {}
         waits_for: dict[int, tuple[int, ...]] = {}
         ranks = sorted(running) if len(running) < len(self._ranks) else []
         for rank in ranks:
@@ -138,7 +138,7 @@ class Explainer:
     def _absent(
         self,
         running: set[int],
-        calls: Mapping[int, Comm],
+        calls: Mapping[int, CommStart],
         waits_for: Mapping[int, tuple[int, ...]],
         *,
         soft: bool,
@@ -155,7 +155,7 @@ class Explainer:
             soft=soft,
         )
 
-    def _made(self, comm: Comm, ranks: Iterable[int]) -> dict[int, int]:
+    def _made(self, comm: CommStart, ranks: Iterable[int]) -> dict[int, int]:
         """How many collectives each of `ranks` made on the call's group in this run."""
         made: dict[int, int] = {}
         for rank in ranks if comm.kind not in P2P else ():
@@ -187,7 +187,7 @@ class Explainer:
         pool = next(self._matcher.uneven_pools(), None)
         return None if pool is None else self._left_over(*_left_in(pool))
 
-    def _left_over(self, rank: int, comm: Comm) -> Finding:
+    def _left_over(self, rank: int, comm: CommStart) -> Finding:
         absent = () if comm.peer is None or comm.peer == rank else (comm.peer,)
         ranks = tuple(sorted((rank, *absent)))
         calls = {rank: comm, **dict.fromkeys(absent)}
@@ -197,12 +197,12 @@ class Explainer:
         self,
         kind: Fault,
         ranks: tuple[int, ...],
-        calls: Mapping[int, Comm | None],
+        calls: Mapping[int, CommStart | None],
         waits_for: Mapping[int, tuple[int, ...]] | None = None,
         **more: Any,
     ) -> Finding:
         states = {rank: heard.state for rank, heard in enumerate(self._ranks)}
-        strays: tuple[tuple[int, Comm], ...] = ()
+        strays: tuple[tuple[int, CommStart], ...] = ()
         if kind in (Fault.ABSENT, Fault.UNFINISHED):
             strays = tuple(islice(self._strays(calls), MAX_STRAYS))
         in_order = {rank: calls[rank] for rank in sorted(calls)}
@@ -211,7 +211,9 @@ class Explainer:
             strays=strays, **more,
         )  # fmt: skip
 
-    def _strays(self, calls: Mapping[int, Comm | None]) -> Iterator[tuple[int, Comm]]:
+    def _strays(
+        self, calls: Mapping[int, CommStart | None]
+    ) -> Iterator[tuple[int, CommStart]]:
         """Unanswered sends and receives of ranks concerned, beside the calls told."""
         told = {(rank, call.id) for rank, call in calls.items() if call is not None}
         for letter in self._matcher.unmet():
@@ -229,7 +231,7 @@ def _first_issue_s(meeting: Round) -> float:
     return min(comm.issued_s for comm in meeting.calls.values())
 
 
-def _left_in(pool: Pool) -> tuple[int, Comm]:
+def _left_in(pool: Pool) -> tuple[int, CommStart]:
     """A send or receive of an uneven pool: one still open, else the last made."""
     kind = "send" if pool.surplus() >= 0 else "recv"
     for letter in pool.letters.values():

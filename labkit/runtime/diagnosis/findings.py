@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from labkit import errors
-from labkit.record.events import Comm
+from labkit.record.events import CommStart
 
 
 class Fault(Enum):
@@ -75,7 +75,7 @@ class Groups:
         name = "group {" + ", ".join(map(str, ranks)) + "}"
         return name if len(same) == 1 else f"{name} ({uid})"
 
-    def number(self, comm: Comm) -> int:
+    def number(self, comm: CommStart) -> int:
         """The call's number on its group, as in [Note: call numbers]."""
         return comm.group_seq - self.first_seq.get(comm.group, 0) + 1
 
@@ -85,7 +85,7 @@ class Doing:
     """What a rank is doing; `call` is the transfer that it stands still for."""
 
     state: State
-    call: Comm | None = None
+    call: CommStart | None = None
     since_s: float | None = None
     waits_for: tuple[int, ...] = ()
     groups: Groups = field(default_factory=lambda: Groups(0))
@@ -112,14 +112,14 @@ class Finding:
 
     kind: Fault
     ranks: tuple[int, ...]
-    calls: Mapping[int, Comm | None]
+    calls: Mapping[int, CommStart | None]
     waits_for: Mapping[int, tuple[int, ...]]
     states: Mapping[int, State]
     groups: Groups
     absent: tuple[int, ...] = ()
     made: Mapping[int, int] = field(default_factory=dict)
     differs: Differs | None = None
-    strays: tuple[tuple[int, Comm], ...] = ()
+    strays: tuple[tuple[int, CommStart], ...] = ()
     soft: bool = False
 
     @property

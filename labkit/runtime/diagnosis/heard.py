@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from labkit.record.events import Comm, WaitStart
+from labkit.record.events import CommStart, WaitStart
 from labkit.runtime.diagnosis.findings import State
 from labkit.runtime.diagnosis.matching import Group
 
@@ -20,8 +20,8 @@ class Heard:
 
     state: State = State.IDLE
     groups: dict[str, Group] = field(default_factory=dict)
-    last: deque[Comm] = field(default_factory=lambda: deque(maxlen=NUM_LAST_CALLS))
-    live: dict[int, Comm] = field(default_factory=dict)
+    last: deque[CommStart] = field(default_factory=lambda: deque(maxlen=NUM_LAST_CALLS))
+    live: dict[int, CommStart] = field(default_factory=dict)
     waits: dict[int, list[WaitStart]] = field(default_factory=dict)
     lanes: set[int] = field(default_factory=set)
     next_id: int = 0
@@ -34,7 +34,7 @@ class Heard:
         self.last.clear()
         self.lanes.clear()
 
-    def call(self, comm: Comm) -> None:
+    def call(self, comm: CommStart) -> None:
         """The rank made a call."""
         if comm.id == self.next_id:
             self.next_id += 1

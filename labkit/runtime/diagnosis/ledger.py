@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from labkit.record.events import Comm, CommEnd, Event, NewGroup, WaitEnd, WaitStart
+from labkit.record.events import CommEnd, CommStart, Event, NewGroup, WaitEnd, WaitStart
 from labkit.runtime.diagnosis.explain import Explainer
 from labkit.runtime.diagnosis.findings import Doing, Finding, State
 from labkit.runtime.diagnosis.heard import NUM_LAST_CALLS, Heard
@@ -38,7 +38,7 @@ class Ledger:
         self._explainer = Explainer(self._ranks, self._matcher)
         self._handlers: dict[type, Callable[[int, Heard, Any], None]] = {
             NewGroup: self._on_new_group,
-            Comm: self._on_comm,
+            CommStart: self._on_comm,
             WaitStart: self._on_wait_start,
             WaitEnd: self._on_wait_end,
             CommEnd: self._on_comm_end,
@@ -72,7 +72,7 @@ class Ledger:
     def _on_new_group(self, rank: int, heard: Heard, event: NewGroup) -> None:
         heard.groups[event.uid] = self._matcher.join(event.uid, event.ranks)
 
-    def _on_comm(self, rank: int, heard: Heard, comm: Comm) -> None:
+    def _on_comm(self, rank: int, heard: Heard, comm: CommStart) -> None:
         heard.call(comm)
         group = heard.groups.get(comm.group)
         if group is not None:
@@ -127,11 +127,11 @@ class Ledger:
         """What a rank stands still for right now, if it does."""
         return self._explainer.doing(rank)
 
-    def last_calls(self, rank: int, n: int = NUM_LAST_CALLS) -> list[Comm]:
+    def last_calls(self, rank: int, n: int = NUM_LAST_CALLS) -> list[CommStart]:
         """The rank's last calls in this run, oldest first: at most ten."""
         calls = list(self._ranks[rank].last)
         return calls[max(0, len(calls) - n) :]
 
-    def history(self) -> dict[int, list[Comm]]:
+    def history(self) -> dict[int, list[CommStart]]:
         """The last calls of every rank, for `report`."""
         return {rank: list(heard.last) for rank, heard in enumerate(self._ranks)}

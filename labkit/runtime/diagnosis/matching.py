@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from labkit.record.events import P2P, Comm
+from labkit.record.events import P2P, CommStart
 from labkit.runtime.diagnosis.agreement import collective_difference, p2p_difference
 from labkit.runtime.diagnosis.findings import Differs
 from labkit.runtime.diagnosis.needs import Need, collective_need, p2p_need
@@ -45,9 +45,9 @@ class Round:
 
     group: Group
     seq: int
-    calls: dict[int, Comm] = field(default_factory=dict)
+    calls: dict[int, CommStart] = field(default_factory=dict)
 
-    def enter(self, rank: int, comm: Comm) -> Differs | None:
+    def enter(self, rank: int, comm: CommStart) -> Differs | None:
         """Take a rank's call; tell in what it differs from those before."""
         differs = None
         for other_rank, other in self.calls.items():
@@ -69,7 +69,7 @@ class Round:
         missing = self.missing()
         return collective_need(rank, self.calls[rank], self.group.members, missing)
 
-    def comm_of(self, rank: int) -> Comm:
+    def comm_of(self, rank: int) -> CommStart:
         """The call of a rank that has made it."""
         return self.calls[rank]
 
@@ -79,7 +79,7 @@ class Letter:
     """A send or a receive that has not met its other end."""
 
     rank: int
-    comm: Comm
+    comm: CommStart
     rendezvous: bool
     pool: Pool | None = None
 
@@ -89,7 +89,7 @@ class Letter:
             return self.pool.need(self)
         return p2p_need(self.comm, rendezvous=self.rendezvous)
 
-    def comm_of(self, rank: int) -> Comm:
+    def comm_of(self, rank: int) -> CommStart:
         """The call itself."""
         return self.comm
 
@@ -105,7 +105,7 @@ class Pool:
     received: Counter[int | None] = field(default_factory=Counter)
     letters: dict[tuple[int, int], Letter] = field(default_factory=dict)
     open_sends: int = 0
-    last: dict[str, tuple[int, Comm]] = field(default_factory=dict)
+    last: dict[str, tuple[int, CommStart]] = field(default_factory=dict)
 
     def put(self, letter: Letter, *, ended: bool = False) -> None:
         """Count a send to the owner, or a receive by it."""
@@ -166,7 +166,7 @@ class Misfit:
     round: Round | None = None
     pair: tuple[Letter, Letter] | None = None
 
-    def calls(self) -> dict[int, Comm]:
+    def calls(self) -> dict[int, CommStart]:
         """The call of each rank, as far as it is known by now."""
         if self.round is not None:
             return {rank: self.round.calls[rank] for rank in sorted(self.round.calls)}
@@ -191,7 +191,7 @@ class Matcher:
         """The group of that name and those members, made on first mention."""
         return self.groups.setdefault((uid, members), Group(uid, members))
 
-    def issue(self, rank: int, group: Group, comm: Comm) -> None:
+    def issue(self, rank: int, group: Group, comm: CommStart) -> None:
         """A rank made a call."""
         if comm.kind in P2P:
             self._post(group, Letter(rank, comm, self._rendezvous))
@@ -218,7 +218,7 @@ class Matcher:
         rounds = any(group.rounds for group in self.groups.values())
         return not rounds and not self._queues and not any(self.uneven_pools())
 
-    def _enter(self, rank: int, group: Group, comm: Comm) -> None:
+    def _enter(self, rank: int, group: Group, comm: CommStart) -> None:
         seq = comm.group_seq
         meeting = group.rounds.get(seq)
         if meeting is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labkit.record.events import Comm
+from labkit.record.events import CommStart
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Need:
 
 
 def collective_need(
-    rank: int, comm: Comm, members: tuple[int, ...], missing: Sequence[int]
+    rank: int, comm: CommStart, members: tuple[int, ...], missing: Sequence[int]
 ) -> Need:
     """What `rank` still needs of the `missing` members to end a collective."""
     sure = tuple(peer for peer in missing if _is_sure(rank, comm, members, peer))
     return Need(sure, tuple(peer for peer in missing if peer not in sure))
 
 
-def _is_sure(rank: int, comm: Comm, members: tuple[int, ...], peer: int) -> bool:
+def _is_sure(rank: int, comm: CommStart, members: tuple[int, ...], peer: int) -> bool:
     kind = comm.kind
     if kind == "barrier":
         return True
@@ -53,11 +53,11 @@ def _is_sure(rank: int, comm: Comm, members: tuple[int, ...], peer: int) -> bool
     return True
 
 
-def _has_nothing(comm: Comm) -> bool:
+def _has_nothing(comm: CommStart) -> bool:
     return any(0 in shape for shape in comm.shapes)
 
 
-def p2p_need(comm: Comm, *, rendezvous: bool) -> Need:
+def p2p_need(comm: CommStart, *, rendezvous: bool) -> Need:
     """What a send or receive that has not been answered needs of its peer."""
     assert comm.peer is not None
     is_sure = rendezvous if comm.kind == "send" else not _has_nothing(comm)

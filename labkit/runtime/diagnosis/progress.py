@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from labkit.record.events import P2P, Comm
+from labkit.record.events import P2P, CommStart
 from labkit.runtime.diagnosis.findings import Fault
 from labkit.runtime.diagnosis.needs import Need
 
@@ -55,7 +55,7 @@ def circle(waits_for: Mapping[int, tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(path[path.index(rank) :])
 
 
-def circle_fault(calls: Collection[Comm]) -> Fault:
+def circle_fault(calls: Collection[CommStart]) -> Fault:
     """What kind of circle the calls of its ranks make."""
     if all(comm.kind in P2P for comm in calls):
         return Fault.CYCLIC

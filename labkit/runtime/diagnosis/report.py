@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from labkit.record.events import P2P, Comm
+from labkit.record.events import P2P, CommStart
 from labkit.runtime.diagnosis.advice import must_hold, to_try
 from labkit.runtime.diagnosis.findings import Doing, Fault, Finding, Groups, State
 from labkit.runtime.diagnosis.wording import (
@@ -23,7 +23,7 @@ from labkit.runtime.diagnosis.wording import (
     wrapped,
 )
 
-History = Mapping[int, Sequence[Comm]]
+History = Mapping[int, Sequence[CommStart]]
 MAX_RING_LINES = 4
 
 
@@ -83,7 +83,7 @@ _STATES = {
 }
 
 
-def _on_group(call: Comm, groups: Groups, *, with_peer: bool = True) -> str:
+def _on_group(call: CommStart, groups: Groups, *, with_peer: bool = True) -> str:
     text = call_text(call, with_peer=with_peer)
     if call.kind in P2P:
         group = groups.name(call.group)
@@ -195,7 +195,7 @@ def _lonely_calls(finding: Finding, history: History, where: Where) -> Iterator[
         )
 
 
-def _unshared(rank: int, calls: Mapping[int, Sequence[Comm]]) -> list[Comm]:
+def _unshared(rank: int, calls: Mapping[int, Sequence[CommStart]]) -> list[CommStart]:
     """The calls of a rank from lines that no other rank called from."""
     elsewhere = {
         call.site for other, theirs in calls.items() if other != rank for call in theirs
@@ -216,6 +216,6 @@ def _details(finding: Finding, history: History, where: Where) -> str:
     return unbound("\n".join(lines))
 
 
-def _past(call: Comm, groups: Groups, where: Where) -> str:
+def _past(call: CommStart, groups: Groups, where: Where) -> str:
     text = f"{call_text(call)} at {place(call, where)}"
     return text if call.kind in P2P else f"{numbered(call, groups)}: {text}"

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
 
-from labkit.record.events import P2P, Comm, Site
+from labkit.record.events import P2P, CommStart, Site
 from labkit.runtime.diagnosis.findings import Differs, Groups
 
 Where = Callable[[Site], str]
@@ -45,7 +45,7 @@ def folded(items: Mapping[int, Key]) -> list[tuple[tuple[int, ...], Key]]:
     return [(tuple(ranks), value) for value, ranks in by_value.items()]
 
 
-def tensors_text(comm: Comm) -> str:
+def tensors_text(comm: CommStart) -> str:
     """`float32[200]`, or the first few of several tensors."""
     texts = [comm.dtype + str(list(shape)) for shape in comm.shapes[:MAX_TENSORS]]
     if len(comm.shapes) > MAX_TENSORS:
@@ -54,7 +54,7 @@ def tensors_text(comm: Comm) -> str:
 
 
 def call_text(
-    comm: Comm, differs: Differs | None = None, *, with_peer: bool = True
+    comm: CommStart, differs: Differs | None = None, *, with_peer: bool = True
 ) -> str:
     """`all_reduce(float32[200])`, with whatever else tells it from other calls."""
     if comm.kind == "new_group":
@@ -72,12 +72,12 @@ def call_text(
     return f"{comm.kind}({', '.join(part for part in parts if part)})"
 
 
-def _peer_text(comm: Comm) -> str:
+def _peer_text(comm: CommStart) -> str:
     peer = "any rank" if comm.peer is None else f"rank {comm.peer}"
     return f"to {peer}" if comm.kind == "send" else f"from {peer}"
 
 
-def _splits_text(comm: Comm) -> list[str]:
+def _splits_text(comm: CommStart) -> list[str]:
     sends, expects = comm.send_splits, comm.recv_splits
     return [
         f"{verb} {list(splits)}"
@@ -86,7 +86,7 @@ def _splits_text(comm: Comm) -> list[str]:
     ]
 
 
-def place(comm: Comm, where: Where) -> str:
+def place(comm: CommStart, where: Where) -> str:
     """The line that made the call, its spaces bound so that it stays in one piece."""
     line = where(comm.site) if comm.site is not None else "an unknown line"
     return line.replace(" ", BOUND)
@@ -107,6 +107,6 @@ def unbound(text: str) -> str:
     return text.replace(BOUND, " ")
 
 
-def numbered(comm: Comm, groups: Groups) -> str:
+def numbered(comm: CommStart, groups: Groups) -> str:
     """`call #3 on the world group`: see [Note: call numbers]."""
     return f"call #{groups.number(comm)} on {groups.name(comm.group)}"

@@ -9,7 +9,7 @@ import pytest
 
 from labkit.comm.groups.board import NUM_SLOTS, Board
 from labkit.errors import MismatchError
-from labkit.record.events import Comm
+from labkit.record.events import CommStart
 from labkit.record.recorder import Recorder
 
 WORLD = (0, 1)
@@ -20,12 +20,14 @@ def boards(tmp_path: Path) -> list[Board]:
     return [Board(str(tmp_path / "board"), rank, 2) for rank in WORLD]
 
 
-def reduce(recorder: Recorder, size: int, **more: Any) -> Comm:
+def reduce(recorder: Recorder, size: int, **more: Any) -> CommStart:
     options = {"shapes": ((size,),), "dtype": "float32", "op": "sum"} | more
     return recorder.comm("all_reduce", "0", **options)
 
 
-def message(recorder: Recorder, kind: Any, peer: int, size: int, tag: int = 0) -> Comm:
+def message(
+    recorder: Recorder, kind: Any, peer: int, size: int, tag: int = 0
+) -> CommStart:
     shapes = ((size,),)
     return recorder.comm(kind, "0", peer=peer, tag=tag, shapes=shapes, dtype="float32")
 

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from labkit import Cluster, Run
 from labkit.comm.groups import backend, recording
-from labkit.record.events import Comm, NewGroup, WaitEnd, WaitStart
+from labkit.record.events import CommStart, NewGroup, WaitEnd, WaitStart
 from tests.comm.groups import torch_programs
 from tests.comm.groups.torch_programs import PROGRAMS, WORLD_SIZE, mine, named
 from tests.runtime.lines import line_of
@@ -60,7 +60,7 @@ def test_RT_34_a_program_of_torchs_own_is_unchanged_and_unreported(
     """Bit by bit what plain gloo gives, and a run that ends without a report."""
     run = cluster.run(PROGRAMS[name])
     assert run.results == [results[name] for results in plain]
-    assert any(isinstance(event, Comm) for event in run.events[0])
+    assert any(isinstance(event, CommStart) for event in run.events[0])
 
 
 @pytest.mark.grid
@@ -80,8 +80,8 @@ def test_no_program_costs_the_ranks_their_lives(cluster: Cluster) -> None:
     assert cluster.run(os.getpid).results == before
 
 
-def comms(run: Run, rank: int = 0) -> list[Comm]:
-    return [event for event in run.events[rank] if isinstance(event, Comm)]
+def comms(run: Run, rank: int = 0) -> list[CommStart]:
+    return [event for event in run.events[rank] if isinstance(event, CommStart)]
 
 
 def one_of_each() -> None:
@@ -199,7 +199,7 @@ def test_a_wait_is_recorded_around_the_time_stood_still(cluster: Cluster) -> Non
         work.wait()
 
     events = cluster.run(reduce_late).events[0]
-    call = next(event for event in events if isinstance(event, Comm))
+    call = next(event for event in events if isinstance(event, CommStart))
     waits = [e for e in events if isinstance(e, (WaitStart, WaitEnd))]
     assert [(type(e), e.target) for e in waits] == [
         (WaitStart, call.id),

@@ -15,7 +15,7 @@ from labkit.comm.groups import backend
 from labkit.comm.groups.recording import Hooks
 from labkit.comm.groups.threads import Stalled, ThreadRanks
 from labkit.errors import MismatchError, UsageError
-from labkit.record.events import Comm, NewGroup, WaitEnd, WaitStart
+from labkit.record.events import CommStart, NewGroup, WaitEnd, WaitStart
 from tests.comm.groups.threaded import (
     all_gather_single,
     errors,
@@ -932,7 +932,7 @@ def test_each_rank_is_recorded_on_lane_0_with_its_waits() -> None:
         events = recorder.drain()
         group = next(each for each in events if isinstance(each, NewGroup))
         assert group.ranks == (0, 1)
-        (comm,) = [each for each in events if isinstance(each, Comm)]
+        (comm,) = [each for each in events if isinstance(each, CommStart)]
         assert (comm.kind, comm.shapes, comm.lane) == ("all_reduce", ((3,),), 0)
         assert comm.site is not None
         assert comm.site.filename == __file__
