@@ -47,7 +47,9 @@ class CommStart(NamedTuple):
     `shapes` are those of the tensors handed over: for a rooted collective or a scatter,
     of the tensor that must agree between ranks.
     `send_splits` and `recv_splits` are set for an all_to_all: elements to and from each
-    rank of the group.
+    rank of the group. `stream` is the logical stream that was current, `batch` numbers
+    the transfers that were issued as one, `reads` and `writes` are storages (known at
+    level "work" only).
     """
 
     id: int
@@ -66,6 +68,10 @@ class CommStart(NamedTuple):
     lane: int
     site: Site | None
     issued_s: float
+    stream: int = 0
+    batch: int | None = None
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
 
     @property
     def numel(self) -> int:
@@ -108,6 +114,8 @@ class SpanStart(NamedTuple):
     name: str
     lane: int
     at_s: float
+    micro_batch: int | None = None
+    stage: int | None = None
 
 
 class SpanEnd(NamedTuple):
@@ -125,6 +133,108 @@ class Moment(NamedTuple):
     at_s: float
 
 
+class Operation(NamedTuple):
+    """An operation was issued: its costs, as in `labkit.record.program.Work`."""
+
+    name: str
+    lane: int
+    stream: int
+    flops: float
+    moved_bytes: float
+    kernels: int
+    dtype: str
+    fixed_s: float | None
+
+
+class ValueRead(NamedTuple):
+    """The host read a value that `stream` computes."""
+
+    lane: int
+    stream: int
+    site: Site | None
+
+
+class Touch(NamedTuple):
+    """An operation used a buffer of transfer `target`, which C++ had waited for."""
+
+    target: int
+    lane: int
+    stream: int
+    cause: Literal["future", "storage"]
+    site: Site | None
+
+
+class RaceSeen(NamedTuple):
+    """An operation used a buffer of transfer `target`, and nobody had waited for it."""
+
+    target: int
+    storage: int
+    access: Literal["read", "write"]
+    operation: str
+    site: Site | None
+
+
+class StreamMark(NamedTuple):
+    """A logical stream was given event `id`: done when all before it is done."""
+
+    id: int
+    lane: int
+    stream: int
+    at_s: float
+
+
+class StreamWait(NamedTuple):
+    """What `stream` is given from now on waits: for a mark ("event") or a transfer."""
+
+    target: int
+    lane: int
+    stream: int
+    cause: Literal["event", "wait"]
+    at_s: float
+
+
+class StorageMade(NamedTuple):
+    """A storage came to be, or came to be of this kind."""
+
+    storage: int
+    num_bytes: int
+    kind: MemoryKind
+    at_s: float
+
+
+class StorageGone(NamedTuple):
+    """A storage was freed, or is not of this kind any more."""
+
+    storage: int
+    num_bytes: int
+    kind: MemoryKind
+    at_s: float
+
+
+class Caveat(NamedTuple):
+    """Why another run may issue other events, or why the order is not in the record."""
+
+    about: Literal["timing", "streams"]
+    why: str
+    site: Site | None
+
+
 Event: TypeAlias = (
-    NewGroup | CommStart | WaitStart | WaitEnd | CommEnd | SpanStart | SpanEnd | Moment
+    NewGroup
+    | CommStart
+    | WaitStart
+    | WaitEnd
+    | CommEnd
+    | SpanStart
+    | SpanEnd
+    | Moment
+    | Operation
+    | ValueRead
+    | Touch
+    | RaceSeen
+    | StreamMark
+    | StreamWait
+    | StorageMade
+    | StorageGone
+    | Caveat
 )

@@ -24,7 +24,6 @@ from labkit.record.events import (
     CommEnd,
     CommStart,
     Event,
-    NewGroup,
     SpanEnd,
     SpanStart,
     WaitEnd,
@@ -146,8 +145,9 @@ def read(
 
 def _times(events: Iterable[Event]) -> Iterator[float]:
     for event in events:
-        if not isinstance(event, NewGroup):
-            yield event.issued_s if isinstance(event, CommStart) else event.at_s
+        at = getattr(event, "issued_s", getattr(event, "at_s", None))
+        if at is not None:
+            yield at
 
 
 def _since(began: float, stretch: Stretch) -> Stretch:
@@ -231,7 +231,7 @@ class _Track:
             case events.Moment():
                 self._cut(event.at_s)
                 self.marks.append(Moment(self.rank, event.name, event.at_s))
-            case NewGroup():
+            case _:
                 pass
 
     def _end_wait(self, event: WaitEnd) -> None:

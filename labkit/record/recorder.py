@@ -9,26 +9,39 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar
 
+from labkit.errors import UsageError
+from labkit.record import ranges
 from labkit.record.events import (
     P2P,
+    Caveat,
     CommEnd,
     CommStart,
     Event,
     Kind,
     Moment,
     NewGroup,
+    Operation,
     Site,
     SpanEnd,
     SpanStart,
+    StreamMark,
+    StreamWait,
     WaitEnd,
     WaitStart,
 )
 
 MAX_PENDING = 200_000
+MAX_FIXED_S = 3600.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_now_s = time.monotonic
+_thread_id = threading.get_ident
 
 
 class Abandoned(RuntimeError):
@@ -36,24 +49,38 @@ class Abandoned(RuntimeError):
 
 
 class Recorder:
-    """Numbers the events of one rank and keeps them until `drain` takes them."""
+    """Numbers the events of one rank and keeps them until `drain` takes them.
+
+    `stream` is the number of the logical stream that is current, 0 the one that
+    computes. `dropped` counts the events that found no room.
+    """
 
     def __init__(self) -> None:
         self.dropped = 0
+        self.stream = 0
         self._pending: deque[Event] = deque()
         self._numbering = threading.Lock()
         self._next_id = 0
+        self._next_mark = 0
         self._group_seq: Counter[Any] = Counter()
         self._pair_seq: Counter[Any] = Counter()
-        self._lanes: dict[int, int] = {threading.get_ident(): 0}
+        self._lanes: dict[int, int] = {_thread_id(): 0}
+        self._caveats: set[str] = set()
+
+    def begin(self) -> None:
+        """A run begins on the calling thread: lane 0, and nothing dropped so far."""
+        self.adopt_thread()
+        self.dropped = 0
+        self.stream = 0
+        self._caveats.clear()
 
     def lane(self) -> int:
         """The calling thread's number: 0 for the thread that made the recorder."""
-        return self._lanes.setdefault(threading.get_ident(), len(self._lanes))
+        return self._lanes.setdefault(_thread_id(), len(self._lanes))
 
     def adopt_thread(self) -> None:
         """Make the calling thread lane 0: the one that runs the learner's function."""
-        self._lanes = {threading.get_ident(): 0}
+        self._lanes = {_thread_id(): 0}
 
     def drain(self) -> list[Event]:
         """Take every event that has not been taken yet."""
@@ -87,6 +114,9 @@ class Recorder:
         send_splits: tuple[int, ...] | None = None,
         recv_splits: tuple[int, ...] | None = None,
         site: Site | None = None,
+        batch: int | None = None,
+        reads: tuple[int, ...] = (),
+        writes: tuple[int, ...] = (),
     ) -> CommStart:
         """Record that a transfer is issued now, and return its event."""
         pair = (group, kind, peer, tag)
@@ -96,7 +126,8 @@ class Recorder:
             comm = CommStart(
                 self._next_id, kind, group, self._group_seq[group], peer, tag,
                 self._pair_seq[pair], shapes, dtype, payload_bytes, op, send_splits,
-                recv_splits, self.lane(), site, time.monotonic(),
+                recv_splits, self.lane(), site, _now_s(), self.stream, batch, reads,
+                writes,
             )  # fmt: skip
             self._next_id += 1
             counter[key] += 1
@@ -106,42 +137,118 @@ class Recorder:
     @contextmanager
     def waiting(self, target: int) -> Generator[None]:
         """Record that the calling thread stands still until transfer `target` ends."""
-        self.add(WaitStart(target, self.lane(), time.monotonic()))
+        self.add(WaitStart(target, self.lane(), _now_s()))
         try:
             yield
         except BaseException as error:
             if not isinstance(error, Abandoned):
-                self.add(WaitEnd(target, time.monotonic(), ok=False))
+                self.add(WaitEnd(target, _now_s(), ok=False))
             raise
-        self.add(WaitEnd(target, time.monotonic(), ok=True))
+        self.add(WaitEnd(target, _now_s(), ok=True))
 
     def ended(self, target: int) -> None:
         """Record that a transfer is known to have ended."""
-        self.add(CommEnd(target, time.monotonic()))
+        self.add(CommEnd(target, _now_s()))
+
+    def stream_mark(self, stream: int) -> int:
+        """Record that a logical stream is given an event, and return its number."""
+        with self._numbering:
+            number = self._next_mark
+            self._next_mark += 1
+            self.add(StreamMark(number, self.lane(), stream, _now_s()))
+        return number
+
+    def stream_wait(
+        self, stream: int, target: int, cause: Literal["event", "wait"] = "event"
+    ) -> None:
+        """Record that a stream waits: for a mark, or (cause "wait") for a transfer."""
+        self.add(StreamWait(target, self.lane(), stream, cause, _now_s()))
+
+    def caveat(
+        self, about: Literal["timing", "streams"], why: str, site: Site | None
+    ) -> None:
+        """Record, once a run, why this record cannot be given other times."""
+        if about not in self._caveats:
+            self._caveats.add(about)
+            self.add(Caveat(about, why, site))
 
     def mark(self, name: str) -> None:
         """Record a moment."""
-        self.add(Moment(name, self.lane(), time.monotonic()))
+        self.add(Moment(name, self.lane(), _now_s()))
 
-    @contextmanager
-    def span(self, name: str) -> Generator[None]:
+    def fixed(self, seconds: float) -> None:
+        """Record host work that takes as long on every hardware."""
+        self.add(Operation("fixed", self.lane(), self.stream, 0, 0, 0, "", seconds))
+
+    def span(
+        self, name: str, *, micro_batch: int | None = None, stage: int | None = None
+    ) -> Span:
         """Record a named stretch of the calling thread's program."""
-        lane = self.lane()
-        self.add(SpanStart(name, lane, time.monotonic()))
-        try:
-            yield
-        finally:
-            self.add(SpanEnd(lane, time.monotonic()))
+        return Span(name, self, micro_batch, stage)
+
+
+class Span:
+    """A named stretch: `with span("forward"):`, or `@span("forward")` on a function.
+
+    A profiler that watches sees it too: torch's as a `record_function` range, Nsight
+    Systems as an NVTX range. A span may be entered many times, also inside itself.
+    """
+
+    __slots__ = ("_micro_batch", "_name", "_open", "_recorder", "_stage")
+
+    def __init__(
+        self,
+        name: str,
+        recorder: Recorder | None,
+        micro_batch: int | None,
+        stage: int | None,
+    ) -> None:
+        """Without a recorder, that of the rank that enters is taken."""
+        self._name = name
+        self._recorder = recorder
+        self._micro_batch = micro_batch
+        self._stage = stage
+        self._open: list[Any] = []
+
+    def __enter__(self) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            recorder = current()
+        lane = recorder.lane()
+        recorder.add(
+            SpanStart(self._name, lane, _now_s(), self._micro_batch, self._stage)
+        )
+        seen = ranges.enter(self._name) if ranges.watched() else None
+        self._open.append((recorder, lane, seen))
+
+    def __exit__(self, *raised: object) -> None:
+        recorder, lane, seen = self._open.pop()
+        if seen is not None:
+            ranges.leave(seen)
+        recorder.add(SpanEnd(lane, _now_s()))
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """The function, with each of its calls as a span."""
+
+        @wraps(function)
+        def spanned(*args: P.args, **kwargs: P.kwargs) -> T:
+            with Span(self._name, self._recorder, self._micro_batch, self._stage):
+                return function(*args, **kwargs)
+
+        return spanned
 
 
 _process_recorder: Recorder | None = None
 _thread_recorder = threading.local()
+# Asking a thread for what it does not have takes half a microsecond.
+_any_thread_has_its_own = False
 
 
 def install(recorder: Recorder, *, this_thread_only: bool = False) -> None:
     """Make `recorder` the one that `current` finds, in this process or this thread."""
-    global _process_recorder
+    global _process_recorder, _any_thread_has_its_own
     if this_thread_only:
+        _any_thread_has_its_own = True
         _thread_recorder.value = recorder
     else:
         _process_recorder = recorder
@@ -150,10 +257,13 @@ def install(recorder: Recorder, *, this_thread_only: bool = False) -> None:
 def current() -> Recorder:
     """The recorder of the rank that calls; outside a rank, one that nobody reads."""
     global _process_recorder
-    found = getattr(_thread_recorder, "value", None) or _process_recorder
-    if found is None:
-        found = _process_recorder = Recorder()
-    return found
+    if _any_thread_has_its_own:
+        own = getattr(_thread_recorder, "value", None)
+        if own is not None:
+            return own
+    if _process_recorder is None:
+        _process_recorder = Recorder()
+    return _process_recorder
 
 
 def mark(name: str) -> None:
@@ -161,9 +271,35 @@ def mark(name: str) -> None:
     current().mark(name)
 
 
-def span(name: str) -> AbstractContextManager[None]:
-    """Record a named stretch of the rank that calls: what a `with` block does.
+def span(
+    name: str, *, micro_batch: int | None = None, stage: int | None = None
+) -> Span:
+    """Record a named stretch of the rank that calls.
 
-    `with span("step"):` names it.
+    `with span("step"):` records what the block does, `@span("step")` each call of a
+    function. Spans named "step" number the steps; "forward", "backward" and "optimizer"
+    have colours of their own in a timeline.
+
+    Args:
+        name: What to call it.
+        micro_batch: Which micro-batch it works on, from 0.
+        stage: Which pipeline stage it belongs to, from 0.
     """
-    return current().span(name)
+    return Span(name, None, micro_batch, stage)
+
+
+def fixed(seconds: float) -> None:
+    """Say that the rank that calls does work now that no hardware makes faster.
+
+    Replay cannot see a `time.sleep`, a disk or numpy: `fixed(0.02)` gives its lane 20
+    ms there, on every hardware.
+
+    Raises:
+        UsageError: Not a number of seconds from 0 to an hour.
+    """
+    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_FIXED_S:
+        raise UsageError(
+            f"fixed work takes from 0 to {MAX_FIXED_S:g} s; got {seconds!r}. Say how "
+            "long it takes in seconds: fixed(0.02)"
+        )
+    current().fixed(float(seconds))
