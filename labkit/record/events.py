@@ -134,7 +134,7 @@ class Moment(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An operation was issued: its costs, as in `labkit.record.program.Work`."""
+    """An operation ran, or was issued: see `labkit.record.program.Work`."""
 
     name: str
     lane: int
@@ -144,6 +144,8 @@ class Operation(NamedTuple):
     kernels: int
     dtype: str
     fixed_s: float | None
+    start_s: float
+    end_s: float
 
 
 class ValueRead(NamedTuple):

@@ -52,11 +52,13 @@ class Recorder:
     """Numbers the events of one rank and keeps them until `drain` takes them.
 
     `stream` is the number of the logical stream that is current, 0 the one that
-    computes. `dropped` counts the events that found no room.
+    computes. `dropped` counts the events that found no room. `groups` are the global
+    ranks of each group that the rank is a member of, by uid.
     """
 
     def __init__(self) -> None:
         self.dropped = 0
+        self.groups: dict[str, tuple[int, ...]] = {}
         self.stream = 0
         self._pending: deque[Event] = deque()
         self._numbering = threading.Lock()
@@ -98,6 +100,7 @@ class Recorder:
 
     def new_group(self, uid: str, ranks: tuple[int, ...]) -> None:
         """Say that this rank is a member of a group."""
+        self.groups[uid] = ranks
         self.add(NewGroup(uid, ranks))
 
     def comm(
@@ -178,7 +181,12 @@ class Recorder:
 
     def fixed(self, seconds: float) -> None:
         """Record host work that takes as long on every hardware."""
-        self.add(Operation("fixed", self.lane(), self.stream, 0, 0, 0, "", seconds))
+        at_s = _now_s()
+        self.add(
+            Operation(
+                "fixed", self.lane(), self.stream, 0, 0, 0, "", seconds, at_s, at_s
+            )
+        )
 
     def span(
         self, name: str, *, micro_batch: int | None = None, stage: int | None = None

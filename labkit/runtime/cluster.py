@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from types import FrameType
 from typing import Any, Literal, overload
 
@@ -35,6 +35,8 @@ from labkit.errors import (
 )
 from labkit.record.events import P2P, Event
 from labkit.record.intervals import Row, rows
+from labkit.record.program import Header, Level, Program
+from labkit.record.reduce import RankLog, reduce
 from labkit.runtime import devices, payload, sources, verdict
 from labkit.runtime.diagnosis import Ledger
 from labkit.runtime.drive import AllDone, Drive, Interrupted, Team, Verdict
@@ -53,18 +55,29 @@ class Run:
 
     ranks: tuple[int, ...]
     results: list[Any]
-    events: list[list[Event]] = field(repr=False)
     seconds: float
+    logs: tuple[RankLog, ...] = field(repr=False)
+    header: Header = field(repr=False)
+
+    @property
+    def events(self) -> list[Sequence[Event]]:
+        """What each rank told, event by event."""
+        return [log.events for log in self.logs]
+
+    @cached_property
+    def record(self) -> Program:
+        """Everything the ranks did, as one Program."""
+        return reduce(self.logs, self.header)
 
     def rows(self) -> list[Row]:
         """Who computed, waited and transferred when: one row for each stretch."""
-        return rows(self.events, ranks=self.ranks)
+        return rows(self.record)
 
     def timeline(self, title: str = "") -> Any:
         """A picture of the rows: compute above, communication and waiting below."""
         from labkit.view.timeline import timeline
 
-        return timeline(self.events, title=title, ranks=self.ranks)
+        return timeline(self.record, title=title)
 
 
 class Cluster:
@@ -138,17 +151,24 @@ class Cluster:
             assert self.door is not None
             generation = JoinedGeneration(self.door, is_interrupted)
             backend = generation.hellos[0].backend
+            device = generation.hellos[0].device
         else:
             generation = Generation(
                 self.placement, self.world_size, rendezvous=self.rendezvous
             )
             backend = self.placement.backend
+            device = self.placement.device_of[0]
         ledger = Ledger(
             self.world_size,
             ignore_tags=backend == "nccl",
             rendezvous=self.rendezvous or backend == "gloo",
         )
-        return Team(generation, ledger, hosted=backend == "threads")
+        return Team(
+            generation,
+            ledger,
+            backend=backend,
+            device="cuda" if device.startswith("cuda") else "cpu",
+        )
 
     @overload
     def run(
@@ -156,6 +176,7 @@ class Cluster:
         function: Callable[..., Any],
         *args: Any,
         ranks: Sequence[int] | int | None = None,
+        record: Level = "comm",
         background: Literal[False] = False,
         **kwargs: Any,
     ) -> Run: ...
@@ -166,6 +187,7 @@ class Cluster:
         function: Callable[..., Any],
         *args: Any,
         ranks: Sequence[int] | int | None = None,
+        record: Level = "comm",
         background: Literal[True],
         **kwargs: Any,
     ) -> BackgroundRun: ...
@@ -175,6 +197,7 @@ class Cluster:
         function: Callable[..., Any],
         *args: Any,
         ranks: Sequence[int] | int | None = None,
+        record: Level = "comm",
         background: bool = False,
         **kwargs: Any,
     ) -> Run | BackgroundRun:
@@ -182,13 +205,15 @@ class Cluster:
 
         Returns when all have returned. Arguments, and whatever the function uses,
         travel by value; what it returns travels back. With `background=True` it returns
-        a BackgroundRun at once.
+        a BackgroundRun at once. With `record="work"` every operation is recorded, with
+        its FLOPs, bytes and memory: that takes longer, and is what replay needs.
 
         Raises RankFailed, RankDied, a StuckError, TravelError or RunInterrupted.
         """
         chosen = self._check_ranks(ranks)
         packed = payload.pack_call(function, args, kwargs, len(chosen))
-        job = self._job(packed, chosen, filename=None)
+        check_level(record)
+        job = self._job(packed, chosen, filename=None, level=record)
         return self._start(job, packed.warning, background=background)
 
     def run_cell(self, source: str, ranks: Sequence[int] | int | None = None) -> None:
@@ -201,7 +226,12 @@ class Cluster:
         self._start(job, None, background=False)
 
     def _job(
-        self, packed: payload.Payload, ranks: tuple[int, ...], *, filename: str | None
+        self,
+        packed: payload.Payload,
+        ranks: tuple[int, ...],
+        *,
+        filename: str | None,
+        level: Level = "comm",
     ) -> Job:
         return Job(
             id=next(_job_ids),
@@ -213,6 +243,7 @@ class Cluster:
             modules=packed.modules,
             sys_path=tuple(sys.path),
             knobs=dict(self._knobs),
+            level=level,
         )
 
     def _start(self, job: Job, warning: str | None, *, background: bool) -> Any:
@@ -271,8 +302,28 @@ class Cluster:
 
     def _finished(self, drive: Drive, seconds: float) -> Run:
         results = [_result(rank, drive.outcomes[rank]) for rank in drive.ranks]
-        events = [drive.events[rank] for rank in drive.ranks]
-        return Run(drive.ranks, results, events, seconds)
+        return Run(drive.ranks, results, seconds, *self._recorded(drive))
+
+    def _recorded(self, drive: Drive) -> tuple[tuple[RankLog, ...], Header]:
+        """What the ranks told, and who they are."""
+        told = [_done(drive.outcomes[rank]).told for rank in drive.ranks]
+        logs = tuple(
+            RankLog(rank, drive.events[rank], each.groups)
+            for rank, each in zip(drive.ranks, told, strict=True)
+        )
+        assert self._team is not None
+        dropped = tuple(each.dropped for each in told)
+        header = Header(
+            world_size=self.world_size,
+            ranks=drive.ranks,
+            hosts=tuple(each.host for each in told),
+            device=self._team.device,
+            backend=self._team.backend,
+            torch=told[0].torch,
+            level=drive.level,
+            dropped=dropped if any(dropped) else (),
+        )
+        return logs, header
 
     def _explain(
         self, ended: Verdict, drive: Drive, printer: OutputPrinter
@@ -403,11 +454,24 @@ def _check_alone(**given: bool) -> None:
         )
 
 
+def check_level(level: Any) -> None:
+    """Raise UsageError for what is no level of recording."""
+    if level not in ("comm", "work"):
+        raise UsageError(
+            'record is "comm" (transfers, waits, spans) or "work" (every operation '
+            f'too); got {level!r}. Use record="work" for what is to be replayed'
+        )
+
+
+def _done(outcome: Done | Failure) -> Done:
+    assert isinstance(outcome, Done)
+    return outcome
+
+
 def _result(rank: int, outcome: Done | Failure) -> Any:
     """What a rank returned. Raises TravelError where it cannot be rebuilt here."""
-    assert isinstance(outcome, Done)
     try:
-        return travel.loads(outcome.result)
+        return travel.loads(_done(outcome).result)
     except Exception as error:
         raise TravelError(
             f"what a function returns is rebuilt in the notebook; rank {rank}'s result "

@@ -12,10 +12,11 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from labkit.errors import MismatchError
 from labkit.record.events import Event
+from labkit.record.program import Level
 from labkit.runtime.channels import Gone, GuardGone, Happening, Output
 from labkit.runtime.diagnosis import Doing, Finding, Ledger
 from labkit.runtime.generation import Generation
@@ -89,11 +90,17 @@ class Team:
 
     generation: Generation | JoinedGeneration
     ledger: Ledger
-    hosted: bool
+    backend: str
+    device: Literal["cpu", "cuda"]
     ready: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
     guard_gone: bool = False
     variables: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def hosted(self) -> bool:
+        """Whether all ranks are threads of one process."""
+        return self.backend == "threads"
 
 
 class Drive:
@@ -108,6 +115,7 @@ class Drive:
     ) -> None:
         self.team = team
         self.ranks = job.ranks
+        self.level: Level = job.level
         self.outcomes: dict[int, Done | Failure] = {}
         self.events: dict[int, list[Event]] = {rank: [] for rank in job.ranks}
         self.pongs: dict[int, Pong] = {}

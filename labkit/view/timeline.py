@@ -10,15 +10,15 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Sequence
 
-from labkit.record.events import P2P as P2P_KINDS
-from labkit.record.events import CommStart, Event
-from labkit.record.intervals import Intervals, Message, Moment, Row, Stretch, read
+from labkit.record.intervals import Intervals, Message, Row, Stretch, Unended, read
+from labkit.record.program import Comm, Header, Moment, Program
 from labkit.units import format_bytes, format_seconds
 from labkit.view import chart, image, interactive
 from labkit.view.bundle import Still
 from labkit.view.chart import Arrow, Bar, Chart, Dot, Look
 
 MAX_SPANS = 1500
+SEEN_PARTS = 3000  # Of the picture's width: less cannot be seen.
 MAX_GUIDES = 20
 LETTER_SHARE = 0.007  # Of a small letter's width in the picture's.
 _BY_SPAN = {
@@ -28,43 +28,71 @@ _BY_SPAN = {
 }
 
 
-def timeline(
-    events_by_rank: Sequence[Sequence[Event]],
-    *,
-    title: str = "",
-    caption: str = "measured on this machine",
-    ranks: Sequence[int] | None = None,
-) -> Still:
+def timeline(program: Program, *, title: str = "", caption: str = "") -> Still:
     """Draw what ranks did: one band a rank, one clock for all.
 
     Args:
-        events_by_rank: The ordered events of each rank.
+        program: A record, or what replay made of one.
         title: Stands above the picture.
-        caption: Says what the times are: measured, dry, replayed on what.
-        ranks: Whose events they are; 0, 1, 2, ... if not given.
+        caption: What else is to be said of the times, after what they are.
+
+    Raises:
+        UsageError: The record has no times.
     """
-    found = read(events_by_rank, ranks=ranks)
-    drawn = _draw(found, title, caption)
+    drawn = draw(program, title, caption)
     png, size = image.render(drawn)
     text = "\n".join([title, *drawn.lines] if title else drawn.lines)
     return Still(interactive.figure(drawn), png, *size, text)
 
 
-def _draw(found: Intervals, title: str, caption: str) -> Chart:
+def draw(program: Program, title: str = "", caption: str = "") -> Chart:
+    """The timeline in plain numbers."""
+    found = read(program)
     places = {rank: float(place) for place, rank in enumerate(found.ranks)}
-    stretches, left_out = _longest(found.stretches)
-    arrows = found.messages[:MAX_SPANS]
+    stretches, left_out = _longest(_coalesced(found))
+    told = " ".join(filter(None, [whose_times(program.header), caption]))
     return Chart(
         title=title,
-        lines=tuple(_lines(found, caption, left_out)),
+        lines=tuple(_lines(found, told, left_out)),
         row_labels=tuple(f"rank {rank}" for rank in found.ranks),
         duration=found.duration,
         bars=tuple(_bar(stretch, places) for stretch in stretches),
-        arrows=tuple(_arrow(message, places) for message in arrows),
+        arrows=tuple(_arrow(m, places) for m in found.messages[:MAX_SPANS]),
         marks=tuple(_labelled(found, places)),
         calls=tuple(_dots(found.unended, places, sum(chart.COMM_ROW) / 2)),
         guides=tuple(_guides(found.steps)),
     )
+
+
+def whose_times(header: Header) -> str:
+    """What the times of a record are, in a sentence."""
+    if header.source == "replayed":
+        return f"Times: computed by a model of {header.hardware}, not measured."
+    slower = ", stretched by the recording of every operation"
+    return f"Times: measured on {header.hardware}{slower * (header.level == 'work')}."
+
+
+def _coalesced(found: Intervals) -> list[Stretch]:
+    """Stretches of compute of one name, joined over gaps too small to be seen."""
+    gap = found.duration / SEEN_PARTS
+    joined: list[Stretch] = []
+    last: dict[tuple[int, int], int] = {}
+    for stretch in found.stretches:
+        row, key = stretch.row, (stretch.row.rank, stretch.stream)
+        index = last.get(key)
+        if stretch.comm is None:
+            before = joined[index].row if index is not None else None
+            if (
+                index is not None
+                and before is not None
+                and (before.name, before.step) == (row.name, row.step)
+                and row.start - before.end <= gap
+            ):
+                joined[index] = stretch._replace(row=row._replace(start=before.start))
+                continue
+            last[key] = len(joined)
+        joined.append(stretch)
+    return joined
 
 
 def _longest(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Row]]:
@@ -78,7 +106,7 @@ def _longest(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Row]]:
 
 
 def _bar(stretch: Stretch, places: dict[int, float]) -> Bar:
-    row, comm = stretch
+    row, comm = stretch.row, stretch.comm
     top, bottom = chart.COMPUTE_ROW if comm is None else chart.COMM_ROW
     place = places[row.rank]
     look = _look(row, comm)
@@ -86,24 +114,24 @@ def _bar(stretch: Stretch, places: dict[int, float]) -> Bar:
     return Bar(look, place + top, place + bottom, row.start, row.end, hover)
 
 
-def _look(row: Row, comm: CommStart | None) -> Look:
+def _look(row: Row, comm: Comm | None) -> Look:
     if comm is None:
         return _BY_SPAN.get(row.name.split(" ")[0].lower(), chart.COMPUTE)
     if row.kind == "waiting":
         return chart.WAITING
-    return chart.P2P if comm.kind in P2P_KINDS else chart.COLLECTIVE
+    return chart.P2P if comm.is_p2p else chart.COLLECTIVE
 
 
-def _hover(row: Row, comm: CommStart | None) -> str:
+def _hover(row: Row, comm: Comm | None) -> str:
     """What, on which rank, when, how long, how much, from which line."""
     length = row.end - row.start
     parts = [f"<b>{html.escape(row.name)}</b> {row.kind}, rank {row.rank}"]
     parts.append(f"{format_seconds(length)} from {format_seconds(row.start)}")
-    if comm is not None and comm.payload_bytes:
+    if comm is not None and comm.logical_bytes:
         rate = ""
         if row.kind == "transfer" and length > 0:
-            rate = f", {format_bytes(comm.payload_bytes / length)}/s"
-        parts.append(f"payload {format_bytes(comm.payload_bytes)}{rate}")
+            rate = f", {format_bytes(comm.logical_bytes / length)}/s"
+        parts.append(f"payload {format_bytes(comm.logical_bytes)}{rate}")
     if comm is not None and comm.site is not None:
         parts.append(f"line {comm.site.line} of {html.escape(comm.site.function)}")
     return "<br>".join(parts)
@@ -115,17 +143,18 @@ def _arrow(message: Message, places: dict[int, float]) -> Arrow:
         (message.sent, places[message.source] + middle),
         (message.received, places[message.destination] + middle),
         f"rank {message.source} to rank {message.destination}, "
-        f"{format_bytes(message.comm.payload_bytes)}",
+        f"{format_bytes(message.comm.logical_bytes)}",
     )
 
 
 def _dots(
-    moments: Sequence[Moment], places: dict[int, float], height: float
+    moments: Sequence[Moment | Unended], places: dict[int, float], height: float
 ) -> Iterator[Dot]:
     for moment in moments[:MAX_SPANS]:
         name = html.escape(moment.name)
-        hover = f"<b>{name}</b>, rank {moment.rank}, at {format_seconds(moment.at)}"
-        yield Dot(moment.at, places[moment.rank] + height, moment.name, hover)
+        at = moment.at if isinstance(moment, Unended) else moment.at_s or 0.0
+        hover = f"<b>{name}</b>, rank {moment.rank}, at {format_seconds(at)}"
+        yield Dot(at, places[moment.rank] + height, moment.name, hover)
 
 
 def _labelled(found: Intervals, places: dict[int, float]) -> list[Dot]:
@@ -159,11 +188,13 @@ def _lines(found: Intervals, caption: str, left_out: Sequence[Row]) -> Iterator[
     if found.steps:
         parts.insert(1, _number(len(found.steps), "step"))
     calls = {
-        row.name.partition("#")[0] for row, comm in found.stretches if comm is not None
+        stretch.row.name.partition("#")[0]
+        for stretch in found.stretches
+        if stretch.comm is not None
     }
     told = f"Calls: {', '.join(sorted(calls))}." if calls else "No communication."
-    yield f"{', '.join(parts)}. {told}" + (f" Times: {caption}." if caption else "")
-    if any(row.kind == "waiting" for row, _ in found.stretches):
+    yield f"{', '.join(parts)}. {told} {caption}".rstrip()
+    if any(stretch.row.kind == "waiting" for stretch in found.stretches):
         yield _waits(found.total("waiting"))
     if left_out:
         yield (

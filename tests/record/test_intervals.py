@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 
+from labkit.record import intervals
 from labkit.record.events import (
     CommEnd,
     CommStart,
@@ -19,8 +21,21 @@ from labkit.record.events import (
     WaitEnd,
     WaitStart,
 )
-from labkit.record.intervals import Row, read, rows
+from labkit.record.intervals import Intervals, Row
 from labkit.record.recorder import Recorder
+from labkit.record.reduce import of_events
+
+
+def read(
+    record: Sequence[Sequence[Event]], ranks: Sequence[int] | None = None
+) -> Intervals:
+    """What a timeline shows of bare telemetry."""
+    return intervals.read(of_events(record, ranks=ranks))
+
+
+def rows(record: Sequence[Sequence[Event]]) -> list[Row]:
+    """The stretches of bare telemetry."""
+    return intervals.rows(of_events(record))
 
 
 def comm(

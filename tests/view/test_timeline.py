@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -23,12 +24,24 @@ from labkit.record.events import (
     WaitEnd,
     WaitStart,
 )
+from labkit.record.reduce import of_events
 from labkit.view import chart
+from labkit.view import timeline as timelines
 from labkit.view.bundle import PLOTLY, Still
 from labkit.view.image import SHARPNESS, WIDTH
-from labkit.view.timeline import MAX_SPANS, timeline
+from labkit.view.timeline import MAX_SPANS
 
 GREEN, ORANGE, BLUE = (0, 158, 115), (230, 159, 0), (0, 114, 178)
+
+
+def timeline(
+    record: Sequence[Sequence[Event]],
+    *,
+    ranks: Sequence[int] | None = None,
+    **texts: str,
+) -> Still:
+    """The picture of bare telemetry."""
+    return timelines.timeline(of_events(record, ranks=ranks), **texts)
 
 
 def comm(

@@ -83,7 +83,9 @@ class Host:
         try:
             jobs.prepare(job)
             data = travel.dumps_result(self._result(job, rank))
-            done = Done(job.id, data, namespace.variables(), time.monotonic())
+            done = Done(
+                job.id, data, namespace.variables(), time.monotonic(), jobs.told()
+            )
         except BaseException as error:
             return FrameKind.FAILED, describe(error, job)
         return FrameKind.DONE, done

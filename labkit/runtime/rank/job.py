@@ -6,13 +6,16 @@ import ast
 import importlib
 import linecache
 import os
+import socket
 import sys
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from labkit.record import recorder
 from labkit.runtime.rank import namespace, travel
-from labkit.runtime.rank.messages import Job
+from labkit.runtime.rank.messages import Job, Told
 
 
 def prepare(job: Job) -> None:
@@ -44,12 +47,20 @@ def forget_stale(modules: dict[str, float]) -> None:
 
 def run(job: Job) -> Any:
     """Run the job on the calling rank and return its result."""
+    recorder.current().begin()
     if job.cell_filename is not None:
         with recorder.current().span("cell"):
             return _run_cell(job.body, job.cell_filename)
     function, args, kwargs = travel.loads(job.body)
     with recorder.current().span(getattr(function, "__name__", "function")):
         return function(*args, **kwargs)
+
+
+def told() -> Told:
+    """What the calling rank knows of its record beside the events."""
+    mine = recorder.current()
+    host = socket.gethostname()
+    return Told(host, torch.__version__, mine.dropped, dict(mine.groups))
 
 
 def _run_cell(body: bytes, filename: str) -> None:

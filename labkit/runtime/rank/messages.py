@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from labkit.record.program import Level
+
 
 @dataclass(frozen=True)
 class RankSpec:
@@ -37,7 +39,10 @@ class Knobs:
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to run: a pickled call, or a cell if it has a `cell_filename`."""
+    """One thing to run: a pickled call, or a cell if it has a `cell_filename`.
+
+    At `level` "work" every operation is recorded, too.
+    """
 
     id: int
     ranks: tuple[int, ...]
@@ -48,6 +53,20 @@ class Job:
     modules: dict[str, float]
     sys_path: tuple[str, ...]
     knobs: dict[int, Knobs]
+    level: Level = "comm"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a rank knows of its record beside the events.
+
+    `dropped` events found no room; `groups` are the ranks of each of its groups.
+    """
+
+    host: str
+    torch: str
+    dropped: int
+    groups: dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -58,6 +77,7 @@ class Done:
     result: bytes
     variables: tuple[str, ...]
     at_s: float
+    told: Told
 
 
 @dataclass(frozen=True)

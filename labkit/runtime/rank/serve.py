@@ -147,7 +147,9 @@ class Rank:
             self._knobs.start(job.knobs.get(self.spec.rank, Knobs()))
             result = self._run_interruptibly(job)
             data = travel.dumps_result(result)
-            done = Done(job.id, data, namespace.variables(), time.monotonic())
+            done = Done(
+                job.id, data, namespace.variables(), time.monotonic(), jobs.told()
+            )
         except BaseException as error:
             return FrameKind.FAILED, describe(error, job)
         return FrameKind.DONE, done
