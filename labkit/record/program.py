@@ -342,15 +342,29 @@ def _times(event: Event) -> Iterator[float]:
 def without_times(program: Program) -> tuple[tuple[Event, ...], ...]:
     """The events alone: equal for two records of one program.
 
-    Left out are times, and how the end of a transfer was learned.
+    Left out are times, how the end of a transfer was learned, and when memory was
+    freed: a backend's thread lets go of a buffer when it comes to it.
     """
+    return tuple(_timeless(events) for events in program.events)
+
+
+def _timeless(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    kept = [event for event in events if not isinstance(event, Free)]
+    place = {event.seq: index for index, event in enumerate(kept)}
+    latest = 0
+    for event in events:
+        latest = place.setdefault(event.seq, latest)
+    blank = [_blank(event)._replace(seq=place[event.seq]) for event in kept]
     return tuple(
-        tuple(_timeless(event) for event in events) for events in program.events
+        event._replace(last_seq=place[event.last_seq])
+        if isinstance(event, Span)
+        else event
+        for event in blank
     )
 
 
-def _timeless(event: Event) -> Event:
-    blank: dict[str, None] = dict.fromkeys(_TIME_FIELDS[type(event)])
+def _blank(event: Event) -> Event:
+    times: dict[str, None] = dict.fromkeys(_TIME_FIELDS[type(event)])
     if isinstance(event, Comm):
-        return event._replace(**blank, end_source=None)
-    return event._replace(**blank) if blank else event
+        return event._replace(**times, end_source=None)
+    return event._replace(**times) if times else event

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 from labkit.errors import UsageError
 from labkit.record import ranges
@@ -48,6 +48,30 @@ class Abandoned(RuntimeError):
     """Raised out of a wait that can never end: in the record it stays open."""
 
 
+class Observer(Protocol):
+    """Who watches the buffers of a rank's transfers, at level "work"."""
+
+    def buffers(self, tensors: Sequence[Any]) -> tuple[int, ...]:
+        """The storages of a transfer's tensors."""
+        ...
+
+    def issued(self, comm: CommStart) -> None:
+        """A transfer was issued."""
+        ...
+
+    def waited(self, comm_id: int) -> None:
+        """The program has waited for a transfer."""
+        ...
+
+    def future_taken(self, comm_id: int) -> None:
+        """Somebody took a transfer's future."""
+        ...
+
+    def resized(self, storage: Any) -> None:
+        """A storage has another size now."""
+        ...
+
+
 class Recorder:
     """Numbers the events of one rank and keeps them until `drain` takes them.
 
@@ -58,6 +82,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.dropped = 0
+        self.observer: Observer | None = None
         self.groups: dict[str, tuple[int, ...]] = {}
         self.stream = 0
         self._pending: deque[Event] = deque()

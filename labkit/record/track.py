@@ -43,6 +43,7 @@ class Track:
         self._open_waits: dict[int, int] = {}
         self._open_spans: defaultdict[int, list[int]] = defaultdict(list)
         self._ids: dict[int, int] = {}
+        self._batches: dict[tuple[str, int], int] = {}
         self._num_steps = self._num_spans = 0
         self._last_comm: dict[int, int] = {}
 
@@ -81,6 +82,7 @@ class Track:
         rank, seq = self.rank, len(self.drafts)
         match event:
             case told.Operation(name, lane, stream):
+                self._last_comm.pop(lane, None)
                 costs = event[3:8]
                 start, end = self._at(event.start_s), self._at(event.end_s)
                 self.drafts.append(kept.Work(
@@ -138,10 +140,16 @@ class Track:
             self.rank, event.lane, event.stream, len(self.drafts),
             event.id - self.first_id, event.kind, event.group, event.group_seq,
             event.peer, event.tag, event.pair_seq, event.payload_bytes, event.dtype,
-            event.op, event.send_splits, event.recv_splits, event.batch, True,
+            event.op, event.send_splits, event.recv_splits, self._batch(event), True,
             event.reads, event.writes, self._span(event.lane), event.site,
             self._at(event.issued_s),
         ))  # fmt: skip
+
+    def _batch(self, event: told.CommStart) -> int | None:
+        """The number of the event's batch since the record began."""
+        if event.batch is None:
+            return None
+        return self._batches.setdefault((event.group, event.batch), len(self._batches))
 
     def _take_wait(self, event: told.WaitStart) -> None:
         """A wait for a transfer of an earlier run is not of this record."""
@@ -153,7 +161,7 @@ class Track:
         index = self._ids[event.target]
         comm = self.drafts[index]
         assert isinstance(comm, kept.Comm)
-        if self._last_comm.get(event.lane) == event.target:
+        if self._last_comm.pop(event.lane, None) == event.target:
             self.drafts[index] = comm._replace(is_async=False)
         self._open_waits[event.target] = len(self.drafts)
         self.drafts.append(kept.Wait(

@@ -10,7 +10,6 @@ import re
 import signal
 from collections.abc import Iterable
 
-from labkit.comm.groups.site import is_library
 from labkit.errors import (
     LabkitError,
     RankDied,
@@ -20,6 +19,7 @@ from labkit.errors import (
     StartError,
 )
 from labkit.record.events import Site
+from labkit.record.site import is_library
 from labkit.runtime import kernel, sources
 from labkit.runtime.diagnosis import doing_text, report
 from labkit.runtime.drive import (

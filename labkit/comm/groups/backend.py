@@ -29,8 +29,8 @@ import torch.distributed.distributed_c10d as c10d
 
 from labkit.comm.groups.board import Board
 from labkit.comm.groups.recording import Hooks, RecordingGroup
-from labkit.comm.groups.site import calling_site
 from labkit.record.recorder import Recorder
+from labkit.record.site import calling_site
 
 NAME = "labkit"
 # Hangs are explained by the diagnosis; a backend's own time-out would only race it.
@@ -50,6 +50,7 @@ class Under:
     hooks: Hooks = field(default_factory=Hooks)
     rendezvous: bool = False
     board: Board | None = None
+    futures_tell: bool = False
 
 
 _process_under: Under | None = None
@@ -131,6 +132,7 @@ def _create(options: Any, backend_options: Any) -> RecordingGroup:
         hooks=under.hooks,
         board=under.board,
         ready=ready,
+        futures_tell=under.futures_tell,
     )
     _lend_backends(group, inner)
     return group

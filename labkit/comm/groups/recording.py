@@ -29,10 +29,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit.comm.groups.board import Board
-from labkit.comm.groups.site import calling_site
 from labkit.errors import UsageError
 from labkit.record.events import P2P, CommStart, Kind
-from labkit.record.recorder import Recorder
+from labkit.record.recorder import Observer, Recorder
+from labkit.record.site import calling_site
 
 NO_TIMEOUT = timedelta(0)
 MAX_UNWAITED = 4096
@@ -85,16 +85,25 @@ class RecordedWork(dist.Work):
             with _in_words(self._comm):
                 result = self._inner.wait(timeout)
         self._waited = True
+        observer = self._group.recorder.observer
+        if observer is not None:
+            observer.waited(self._comm.id)
         self._group.ended(self._comm)
         return result
 
     def is_completed(self) -> bool:
-        """Whether the transfer has ended."""
+        """Whether the transfer has ended: who asks acts on times, not on values."""
+        self._group.recorder.caveat(
+            "timing", f"asks whether {self._comm.kind} has ended", calling_site()
+        )
         met = self._ready is None or self._ready.is_completed()
         return met and self._inner.is_completed()
 
     def get_future(self) -> Any:
         """The inner work's future: C++ code waits through it, unseen."""
+        observer = self._group.recorder.observer
+        if observer is not None:
+            observer.future_taken(self._comm.id)
         return self._inner.get_future()
 
 
@@ -126,8 +135,21 @@ class RecordingGroup(dist.ProcessGroup):
         hooks: Hooks,
         board: Board | None = None,
         ready: dist.ProcessGroup | None = None,
+        futures_tell: bool = False,
     ) -> None:
-        """Wrap `inner`; `ready`, if given, makes each send wait for its receive."""
+        """Wrap `inner`.
+
+        Args:
+            inner: The group that transfers.
+            uid: The group's name, the same on all its ranks.
+            ranks: Global ranks, in group order.
+            recorder: Is told of every transfer.
+            hooks: What to do around a transfer.
+            board: Where the ranks of one machine compare their calls.
+            ready: If given, makes each send wait for its receive.
+            futures_tell: The futures of `inner` are done when a transfer has ended, as
+                gloo's are; NCCL's are when it has been issued.
+        """
         # torch's stub lacks this one of the two constructors.
         super().__init__(inner.rank(), inner.size())  # pyright: ignore[reportCallIssue]
         self.inner = inner
@@ -137,14 +159,21 @@ class RecordingGroup(dist.ProcessGroup):
         self.hooks = hooks
         self._board = board
         self._ready_group = ready
+        self._futures_tell = futures_tell
         self._tokens: list[dist.Work] = []
         self._unwaited: dict[int, dist.Work] = {}
+        self._batch: int | None = None
+        self._next_batch = 0
         recorder.new_group(uid, self.ranks)
 
     def issue(self, method: str, kind: Kind, call: Call, args: Any, kwargs: Any) -> Any:
         """Record `call`, forward it, and return the work to wait for."""
         if self.hooks.before_issue is not None:
             self.hooks.before_issue(kind)
+        if kind == "recv" and call.root is None:
+            self.recorder.caveat("timing", "receives from any source", calling_site())
+        observer = self.recorder.observer
+        reads, writes = _buffers(observer, method, args) if observer else ((), ())
         comm = self.recorder.comm(
             kind,
             self.uid,
@@ -157,7 +186,12 @@ class RecordingGroup(dist.ProcessGroup):
             send_splits=call.send_splits,
             recv_splits=call.recv_splits,
             site=calling_site(),
+            batch=self._batch,
+            reads=reads,
+            writes=writes,
         )
+        if observer is not None:
+            observer.issued(comm)
         if self._board is not None:
             self._board.post(comm)
             self._board.compare(comm, self.ranks)
@@ -168,7 +202,18 @@ class RecordingGroup(dist.ProcessGroup):
             return None
         if kind in P2P:
             self._keep(comm.id, inner)
+        elif self._futures_tell and not _is_waited_at_once(args):
+            self._listen(comm.id, inner)
         return RecordedWork(inner, comm, self, ready)
+
+    def _listen(self, comm_id: int, work: dist.Work) -> None:
+        """Hear from the backend's thread when a transfer has ended."""
+        try:
+            future = work.get_future()
+        except RuntimeError:
+            # Some of gloo's works have none: the wait tells the end.
+            return
+        future.add_done_callback(lambda _: self.recorder.ended(comm_id))
 
     def _keep(self, comm_id: int, work: dist.Work) -> None:
         """Hold on to a message: gloo gives up one whose handle the caller drops."""
@@ -211,9 +256,12 @@ class RecordingGroup(dist.ProcessGroup):
             )
 
     def _start_coalescing(self, device: torch.device) -> None:
+        self._batch = self._next_batch
+        self._next_batch += 1
         self.inner._start_coalescing(device)
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
+        self._batch = None
         return self.inner._end_coalescing(device)
 
     def shutdown(self) -> None:
@@ -223,6 +271,11 @@ class RecordingGroup(dist.ProcessGroup):
     def abort(self) -> None:
         """Abort the inner group."""
         self.inner.abort()
+
+
+def _is_waited_at_once(args: Sequence[Any]) -> bool:
+    """Whether the caller said `async_op=False`: then the wait itself tells the end."""
+    return getattr(args[-1] if args else None, "asyncOp", True) is False
 
 
 @contextmanager
@@ -370,6 +423,29 @@ _METHODS: dict[str, tuple[Kind, Callable[..., Call]]] = {
     "alltoall": ("all_to_all", _pieces),
     "barrier": ("barrier", _nothing),
 }
+
+
+# Most methods write into their first argument what they read from their second.
+_WRITE_WHAT_THEY_READ = frozenset(
+    {"broadcast", "reduce", "allreduce", "allreduce_coalesced"}
+)
+_WRITE_ONLY = frozenset({"recv", "recv_anysource"})
+
+
+def _buffers(
+    observer: Observer, method: str, args: Sequence[Any]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The storages that a call reads, and those that it writes."""
+    if method == "barrier":
+        return (), ()
+    first = observer.buffers(_flat(args[0]))
+    if method == "send":
+        return first, ()
+    if method in _WRITE_ONLY:
+        return (), first
+    if method in _WRITE_WHAT_THEY_READ:
+        return first, first
+    return observer.buffers(_flat(args[1])), first
 
 
 def _recorded(method: str, kind: Kind, describe: Callable[..., Call]) -> Any:

@@ -10,7 +10,7 @@ import re
 import time
 import traceback
 
-from labkit.comm.groups.site import LABKIT_FOLDER, is_library
+from labkit.record.site import LABKIT_FOLDER, is_library
 from labkit.runtime.rank import namespace, travel
 from labkit.runtime.rank.messages import Failure, Job
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from labkit.record import recorder
+from labkit.record.operations import recorded
 from labkit.runtime.rank import namespace, travel
 from labkit.runtime.rank.messages import Job, Told
 
@@ -47,12 +48,20 @@ def forget_stale(modules: dict[str, float]) -> None:
 
 def run(job: Job) -> Any:
     """Run the job on the calling rank and return its result."""
-    recorder.current().begin()
+    mine = recorder.current()
+    mine.begin()
+    if job.level == "comm":
+        return _run(job)
+    with recorded(mine):
+        return _run(job)
+
+
+def _run(job: Job) -> Any:
     if job.cell_filename is not None:
         with recorder.current().span("cell"):
             return _run_cell(job.body, job.cell_filename)
     function, args, kwargs = travel.loads(job.body)
-    with recorder.current().span(getattr(function, "__name__", "function")):
+    with recorder.current().span(f"{getattr(function, '__name__', 'function')}()"):
         return function(*args, **kwargs)
 
 

@@ -15,8 +15,8 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from labkit.comm.groups.site import frame_of, is_library
 from labkit.record.recorder import Recorder
+from labkit.record.site import frame_of, is_library
 from labkit.runtime.rank.messages import Job, Pong
 from labkit.runtime.rank.wire import Channel, Frame, FrameKind
 

@@ -118,6 +118,7 @@ class Rank:
             hooks=Hooks(self._knobs.before_issue, self._knobs.after_wait),
             rendezvous=spec.rendezvous,
             board=_board(spec),
+            futures_tell=spec.backend == "gloo",
         )
         backend.join_world(
             under, spec.rank, spec.world_size, store or _file_store(spec)

@@ -14,7 +14,7 @@ import torch
 
 from labkit.record.events import Site
 
-LABKIT_FOLDER = str(Path(__file__).resolve().parents[2]) + os.sep
+LABKIT_FOLDER = str(Path(__file__).resolve().parents[1]) + os.sep
 # Compared with file names of code objects, which Path may not spell alike ("a//b").
 _LIBRARIES = (
     os.path.dirname(torch.__file__) + os.sep,  # noqa: PTH120
