@@ -8,6 +8,9 @@ activations   kept by autograd for the backward pass
 scratch       everything else
 """
 
+# torch has no public name for a parameter's table of hooks.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
@@ -18,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers  # type: ignore[attr-defined]
-from torch.utils.weak import WeakIdKeyDictionary
 
 from labkit.record.costs import tensors
 from labkit.record.storages import Storages
@@ -33,7 +35,6 @@ class Holders:
     def __init__(self, storages: Storages, is_own: Callable[[], bool]) -> None:
         self._storages = storages
         self._is_own = is_own
-        self._hooked: Any = WeakIdKeyDictionary()
         self._handles: list[Any] = []
 
     @contextmanager
@@ -53,7 +54,7 @@ class Holders:
             yield
 
     def _remove_hooks(self) -> None:
-        for handle in (*self._handles, *self._hooked.values()):
+        for handle in self._handles:
             handle.remove()
 
     def _registered(self, owner: nn.Module, name: str, value: Tensor | None) -> None:
@@ -64,13 +65,24 @@ class Holders:
         if self._is_own():
             for value in (*owner.parameters(recurse=False), *owner.buffers(False)):
                 self._show(value)
+                if isinstance(value, nn.Parameter) and value.requires_grad:
+                    self._listen(value)
 
     def _show(self, value: Tensor) -> None:
         is_parameter = isinstance(value, nn.Parameter)
         self._storages.show(value, "parameters" if is_parameter else "buffers")
-        if is_parameter and value.requires_grad and value not in self._hooked:
-            hook = value.register_post_accumulate_grad_hook(self._accumulated)
-            self._hooked[value] = hook
+
+    def _listen(self, parameter: Tensor) -> None:
+        """Hear of its gradient.
+
+        Not before the module runs: a hook does not survive `module.to(...)` on fake
+        tensors, and hides those that come after. The parameter's own table of hooks
+        tells whether it has ours: a weak reference to it would forbid `to` altogether.
+        """
+        hooks: Any = parameter._post_accumulate_grad_hooks
+        if self._accumulated not in (hooks or {}).values():
+            hook = parameter.register_post_accumulate_grad_hook(self._accumulated)
+            self._handles.append(hook)
 
     def _accumulated(self, parameter: Tensor) -> None:
         if parameter.grad is not None and self._is_own():

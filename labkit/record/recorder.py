@@ -80,8 +80,9 @@ class Recorder:
     ranks of each group that the rank is a member of, by uid.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_pending: int = MAX_PENDING) -> None:
         self.dropped = 0
+        self._max_pending = max_pending
         self.observer: Observer | None = None
         self.groups: dict[str, tuple[int, ...]] = {}
         self.stream = 0
@@ -117,8 +118,8 @@ class Recorder:
         return events
 
     def add(self, event: Event) -> None:
-        """Keep an event; beyond MAX_PENDING it is only counted, in `dropped`."""
-        if len(self._pending) < MAX_PENDING:
+        """Keep an event; beyond `max_pending` it is only counted, in `dropped`."""
+        if len(self._pending) < self._max_pending:
             self._pending.append(event)
         else:
             self.dropped += 1

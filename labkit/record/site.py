@@ -8,7 +8,7 @@ import sys
 import threading
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 
 import torch
 
@@ -58,3 +58,14 @@ def frame_of(thread_id: int) -> FrameType | None:
     """Where a thread of this process stands; None if there is no such thread."""
     # Documented in the sys module, for all its underscore.
     return sys._current_frames().get(thread_id)  # pyright: ignore[reportPrivateUsage]
+
+
+def calling_site_of(traceback: TracebackType | None) -> Site | None:
+    """The innermost line of a traceback that is neither torch's nor labkit's."""
+    found = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not is_library(code.co_filename):
+            found = Site(code.co_filename, traceback.tb_lineno, code.co_name)
+        traceback = traceback.tb_next
+    return found

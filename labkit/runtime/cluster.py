@@ -37,7 +37,7 @@ from labkit.record.events import P2P, Event
 from labkit.record.intervals import Row, rows
 from labkit.record.program import Header, Level, Program
 from labkit.record.reduce import RankLog, reduce
-from labkit.runtime import devices, payload, sources, verdict
+from labkit.runtime import devices, dry, payload, sources, verdict
 from labkit.runtime.diagnosis import Ledger
 from labkit.runtime.drive import AllDone, Drive, Interrupted, Team, Verdict
 from labkit.runtime.generation import Generation
@@ -130,6 +130,7 @@ class Cluster:
         self._closed = False
         self._background: BackgroundRun | None = None
         self._team: Team | None = None
+        self._dry_workers: Cluster | None = None
         if self.door is None:
             self._team = self._new_team()
         _clusters.append(weakref.ref(self))
@@ -215,6 +216,42 @@ class Cluster:
         check_level(record)
         job = self._job(packed, chosen, filename=None, level=record)
         return self._start(job, packed.warning, background=background)
+
+    def dry(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        world_size: int | None = None,
+        **kwargs: Any,
+    ) -> Run:
+        """Record `function(*args, **kwargs)` at its real size, on fake tensors.
+
+        No data, no GPU, seconds: the Run has no results and no times, but every
+        operation, transfer and byte of memory of each rank, for `run.replay(...)`.
+
+        Args:
+            function: What every rank runs. Tensors that it makes are fake.
+            *args: Its arguments.
+            world_size: How many ranks; this cluster's number by default.
+            **kwargs: Its arguments by name.
+
+        Raises:
+            UsageError: The function needs values; the message has the line.
+        """
+        size = self.world_size if world_size is None else world_size
+        dry.check_world_size(size)
+        packed = payload.pack_call(function, args, kwargs, size)
+        if self._dry_workers is None:
+            self._dry_workers = Cluster(dry.num_workers(), device="cpu", quiet=True)
+        try:
+            recorded = dry.run(self._dry_workers, packed.body, size)
+        except BaseException:
+            self._dry_workers.close()
+            self._dry_workers = None
+            raise
+        return Run(
+            tuple(range(size)), [], recorded.seconds, recorded.logs, recorded.header
+        )
 
     def run_cell(self, source: str, ranks: Sequence[int] | int | None = None) -> None:
         """Run a cell's source in the ranks' own variables: what `%%ranks` calls."""
@@ -426,6 +463,8 @@ class Cluster:
             if self._team is not None:
                 self._team.generation.end(wait=True)
                 self._team = None
+            if self._dry_workers is not None:
+                self._dry_workers.close()
             if self.door is not None:
                 self.door.close()
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -213,7 +213,10 @@ class RecordingGroup(dist.ProcessGroup):
         except RuntimeError:
             # Some of gloo's works have none: the wait tells the end.
             return
-        future.add_done_callback(lambda _: self.recorder.ended(comm_id))
+        future.add_done_callback(partial(self._heard, comm_id))
+
+    def _heard(self, comm_id: int, future: Any) -> None:
+        self.recorder.ended(comm_id)
 
     def _keep(self, comm_id: int, work: dist.Work) -> None:
         """Hold on to a message: gloo gives up one whose handle the caller drops."""
@@ -397,7 +400,7 @@ def _any_source(args: Sequence[Any], kwargs: dict[str, Any], size: int) -> Call:
     return Call(_flat(args[0]), tag=int(args[1]))
 
 
-_METHODS: dict[str, tuple[Kind, Callable[..., Call]]] = {
+METHODS: dict[str, tuple[Kind, Callable[..., Call]]] = {
     "send": ("send", _peer),
     "recv": ("recv", _peer),
     "recv_anysource": ("recv", _any_source),
@@ -458,6 +461,6 @@ def _recorded(method: str, kind: Kind, describe: Callable[..., Call]) -> Any:
     return forward
 
 
-for _method, (_kind, _describe) in _METHODS.items():
+for _method, (_kind, _describe) in METHODS.items():
     if hasattr(dist.ProcessGroup, _method):
         setattr(RecordingGroup, _method, _recorded(_method, _kind, _describe))
