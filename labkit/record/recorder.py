@@ -34,6 +34,7 @@ from labkit.record.events import (
     WaitEnd,
     WaitStart,
 )
+from labkit.record.traffic import Backend, Counters
 
 MAX_PENDING = 200_000
 MAX_FIXED_S = 3600.0
@@ -75,12 +76,22 @@ class Observer(Protocol):
 class Recorder:
     """Numbers the events of one rank and keeps them until `drain` takes them.
 
+    `counters` count what it transfers, also where there is no room for the event.
+
     `stream` is the number of the logical stream that is current, 0 the one that
     computes. `dropped` counts the events that found no room. `groups` are the global
     ranks of each group that the rank is a member of, by uid.
     """
 
-    def __init__(self, *, max_pending: int = MAX_PENDING) -> None:
+    def __init__(
+        self,
+        rank: int = 0,
+        *,
+        backend: Backend = "gloo",
+        max_pending: int = MAX_PENDING,
+    ) -> None:
+        """`backend` is the one whose algorithms decide what leaves the rank."""
+        self.counters = Counters(rank, backend)
         self.dropped = 0
         self._max_pending = max_pending
         self.observer: Observer | None = None
@@ -98,6 +109,7 @@ class Recorder:
     def begin(self) -> None:
         """A run begins on the calling thread: lane 0, and nothing dropped so far."""
         self.adopt_thread()
+        self.counters.clear()
         self.dropped = 0
         self.stream = 0
         self._caveats.clear()
@@ -160,6 +172,7 @@ class Recorder:
             )  # fmt: skip
             self._next_id += 1
             counter[key] += 1
+            self.counters.add(comm, self.groups.get(group, (self.counters.rank,)))
             self.add(comm)
         return comm
 

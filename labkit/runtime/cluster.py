@@ -345,7 +345,7 @@ class Cluster:
         """What the ranks told, and who they are."""
         told = [_done(drive.outcomes[rank]).told for rank in drive.ranks]
         logs = tuple(
-            RankLog(rank, drive.events[rank], each.groups)
+            RankLog(rank, drive.events[rank], each.groups, each.traffic)
             for rank, each in zip(drive.ranks, told, strict=True)
         )
         assert self._team is not None

@@ -142,7 +142,16 @@ def _copied(log: RankLog, rank: int, world_size: int) -> RankLog:
     """Another rank's log, made from one that does the same."""
     shift = rank - log.rank
     events = [_shifted(event, shift, world_size) for event in log.events]
-    return replace(log, rank=rank, events=events)
+    traffic = tuple(
+        row._replace(
+            rank=rank,
+            peer=(row.peer + shift) % world_size
+            if row.kind in P2P and row.peer is not None
+            else row.peer,
+        )
+        for row in log.traffic
+    )
+    return replace(log, rank=rank, events=events, traffic=traffic)
 
 
 def _shifted(event: Event, shift: int, world_size: int) -> Event:

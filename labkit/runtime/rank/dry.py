@@ -64,7 +64,7 @@ def _in_thread(run: Any) -> Any:
 def _record(body: bytes, world_size: int, rank: int) -> RankLog:
     namespace.enter(namespace.create(rank, world_size))
     function, args, kwargs = travel.loads(body)
-    recorder = Recorder(max_pending=MAX_EVENTS)
+    recorder = Recorder(rank, backend="nccl", max_pending=MAX_EVENTS)
     name = getattr(function, "__name__", "function")
     with (
         fake.world(rank, world_size, recorder),
@@ -74,7 +74,9 @@ def _record(body: bytes, world_size: int, rank: int) -> RankLog:
         recorder.span(f"{name}()"),
     ):
         function(*args, **kwargs)
-    return RankLog(rank, recorder.drain(), dict(recorder.groups))
+    return RankLog(
+        rank, recorder.drain(), dict(recorder.groups), recorder.counters.rows()
+    )
 
 
 def _fake_mode() -> fake_tensor.FakeTensorMode:

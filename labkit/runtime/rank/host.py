@@ -40,7 +40,7 @@ class Host:
 
     def __init__(self, spec: RankSpec, channel: Channel) -> None:
         ranks = range(spec.world_size)
-        recorders = [recording.Recorder() for _ in ranks]
+        recorders = [recording.Recorder(rank) for rank in ranks]
         self._spaces = [namespace.create(rank, spec.world_size) for rank in ranks]
         self._knobs = [KnobHooks() for _ in ranks]
         self._thread_ids: dict[int, int] = {}

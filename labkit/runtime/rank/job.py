@@ -69,7 +69,8 @@ def told() -> Told:
     """What the calling rank knows of its record beside the events."""
     mine = recorder.current()
     host = socket.gethostname()
-    return Told(host, torch.__version__, mine.dropped, dict(mine.groups))
+    traffic = mine.counters.rows()
+    return Told(host, torch.__version__, mine.dropped, dict(mine.groups), traffic)
 
 
 def _run_cell(body: bytes, filename: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from labkit.record.program import Level
+from labkit.record.program import Level, Traffic
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,15 @@ class Job:
 class Told:
     """What a rank knows of its record beside the events.
 
-    `dropped` events found no room; `groups` are the ranks of each of its groups.
+    `dropped` events found no room; `groups` are the ranks of each of its groups;
+    `traffic` counts every transfer, dropped or not.
     """
 
     host: str
     torch: str
     dropped: int
     groups: dict[str, tuple[int, ...]]
+    traffic: tuple[Traffic, ...]
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,9 @@ class Rank:
     ) -> None:
         self.spec = spec
         self._drain = drain
-        self._recorder = recording.Recorder()
+        self._recorder = recording.Recorder(
+            spec.rank, backend="nccl" if spec.backend == "nccl" else "gloo"
+        )
         recording.install(self._recorder)
         self._knobs = KnobHooks()
         self._running = False
