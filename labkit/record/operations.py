@@ -34,9 +34,10 @@ from labkit.record.site import calling_site
 from labkit.record.storages import Storages
 from labkit.record.touches import Touches
 
-# Transfers are recorded where they are issued, and a profiler's ranges are no work.
+# Transfers are recorded where they are issued; to ask a tensor for its device, or to
+# open a profiler's range, is no work.
 _NO_WORK = frozenset(
-    {"c10d", "_c10d_functional", "_c10d_functional_autograd", "profiler"}
+    {"c10d", "_c10d_functional", "_c10d_functional_autograd", "profiler", "prim"}
 )
 _HOST_READS = frozenset({"tolist", "numpy", "__array__"})
 _TO_HOST = frozenset({"cpu", "to"})

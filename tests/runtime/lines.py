@@ -16,6 +16,11 @@ def line_of(function: Callable[..., Any], text: str) -> str:
     return f"{_file(function)}, line {first + found[0]}: {lines[found[0]].strip()}"
 
 
+def bare_number_of(function: Callable[..., Any], text: str) -> int:
+    """The number alone."""
+    return int(line_of(function, text).partition(", line ")[2].partition(":")[0])
+
+
 def number_of(function: Callable[..., Any], text: str) -> str:
     """`test_x.py", line 12`, as a traceback has it after the folder."""
     return line_of(function, text).partition(": ")[0].removeprefix('File "')

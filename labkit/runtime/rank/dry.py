@@ -31,6 +31,7 @@ _NEEDS_DATA = (
     fake_tensor.DynamicOutputShapeException,
     fake_tensor.UnsupportedFakeTensorException,
 )
+_SAYS_FAKE = ("FakeTensor", "fake", "for tensor subclasses")
 
 
 class DryRefused(UsageError):
@@ -107,7 +108,7 @@ def _refused(name: str) -> Generator[None]:
             _why(name, error, f"needs a value ({_asked(error)})")
         ) from None
     except RuntimeError as error:
-        if "FakeTensor" not in str(error) and "fake" not in str(error).lower():
+        if not any(word in str(error) for word in _SAYS_FAKE):
             raise
         raise DryRefused(_why(name, error, "needs the data of a tensor")) from None
 
