@@ -1,0 +1,265 @@
+// The widget: a legend, the canvas, a line of text; mouse and keys. Its counters stand in
+// data attributes, where tests read them.
+
+const SUMMARY_MS = 1000;
+const ZOOM = 1.5;
+const PAN = 0.2;
+
+const STYLE = `
+.labkit-live { position: relative; outline: none; font-size: 12px; padding: 2px 0 6px;
+  font-family: var(--jp-ui-font-family, sans-serif); color: var(--jp-ui-font-color1); }
+.labkit-live:focus-visible { box-shadow: inset 0 0 0 1px var(--jp-brand-color1, #1976d2); }
+.labkit-live canvas { display: block; }
+.labkit-live-title { font-weight: 600; font-size: 14px; padding: 2px 8px; }
+.labkit-live-legend { display: flex; flex-wrap: wrap; gap: 2px 16px; padding: 2px 8px;
+  min-height: 18px; color: var(--jp-ui-font-color2); }
+.labkit-live-legend i { display: inline-block; width: 18px; height: 10px;
+  margin-right: 5px; border-radius: 1px; }
+.labkit-live-text { padding: 2px 8px 0; color: var(--jp-ui-font-color2); }
+.labkit-live-tip { position: absolute; pointer-events: none; z-index: 10;
+  padding: 4px 8px; border-radius: 3px; white-space: nowrap; line-height: 1.35;
+  background: var(--jp-layout-color1, #fff); color: var(--jp-ui-font-color1, #000);
+  border: 1px solid var(--jp-border-color1, #999); box-shadow: 0 1px 4px #0004; }
+.labkit-live-tip[hidden] { display: none; }
+`;
+
+function part(parent, tag, name) {
+  const made = document.createElement(tag);
+  if (name) made.className = `labkit-live-${name}`;
+  return parent.appendChild(made);
+}
+
+class View {
+  constructor(el, store, look) {
+    this.store = store;
+    this.look = look;
+    this.abort = new AbortController();
+    this.root = part(el, "div");
+    this.root.className = "labkit-live";
+    this.root.tabIndex = 0;
+    // JupyterLab would take arrows and digits for commands of the notebook.
+    this.root.setAttribute("data-lm-suppress-shortcuts", "true");
+    part(this.root, "style").textContent = STYLE;
+    if (look.title) part(this.root, "div", "title").textContent = look.title;
+    this.legend = part(this.root, "div", "legend");
+    this.canvas = part(this.root, "canvas");
+    this.canvas.setAttribute("role", "img");
+    this.text = part(this.root, "div", "text");
+    this.tip = part(this.root, "div", "tip");
+    this.tip.hidden = true;
+    this.painter = new Painter(this.canvas, store, look);
+    this.frames = 0;
+    this.lags = { last: 0, max: 0 };
+    this.seenMessages = 0;
+    this.summaryMs = -Infinity;
+    this.listen();
+    store.views.add(this.painter);
+    this.frame = this.frame.bind(this);
+    this.request = requestAnimationFrame(this.frame);
+  }
+
+  listen() {
+    const on = (target, name, f) =>
+      target.addEventListener(name, f, { signal: this.abort.signal });
+    on(this.root, "keydown", (event) => this.press(event));
+    on(this.canvas, "mousemove", (event) => this.move(event));
+    on(this.canvas, "mouseleave", () => { this.pointer = null; });
+    on(this.canvas, "mousedown", (event) => this.grab(event));
+    on(window, "mouseup", () => { this.grabbed = null; });
+    on(this.canvas, "dblclick", () => this.painter.show());
+    this.themes = new MutationObserver(() => { this.theme = null; });
+    this.themes.observe(document.body, { attributes: true });
+  }
+
+  remove() {
+    cancelAnimationFrame(this.request);
+    this.abort.abort();
+    this.themes.disconnect();
+    this.store.views.delete(this.painter);
+  }
+
+  readTheme() {
+    const style = getComputedStyle(this.root);
+    const color = (name, other) => style.getPropertyValue(name).trim() || other;
+    this.painter.isStale = true;
+    this.theme = {
+      text: color("--jp-ui-font-color1", "#808080"),
+      muted: color("--jp-ui-font-color2", "#808080"),
+    };
+  }
+
+  frame() {
+    this.request = requestAnimationFrame(this.frame);
+    this.frames += 1;
+    this.firstMs ??= performance.now();
+    const width = this.root.clientWidth;
+    if (this.painter.fit(width) && this.store.counters.messages) {
+      if (!this.theme) this.readTheme();
+      this.draw();
+    }
+    this.count();
+  }
+
+  draw() {
+    const now = this.store.nowS();
+    const step = this.painter.span / Math.max(1, this.painter.width * this.painter.scale);
+    const isNews = this.store.counters.messages !== this.seenMessages;
+    const hasMoved = now - (this.drawnS ?? -1) >= step;
+    const key = JSON.stringify(this.pointer ?? null);
+    if (!isNews && !hasMoved && !this.painter.isStale && key === this.pointerKey) return;
+    this.pointerKey = key;
+    this.drawnS = now;
+    const hovered = this.pointer && this.painter.at(this.pointer.x, this.pointer.y);
+    this.painter.draw(this.theme, hovered);
+    this.showTip(hovered, now);
+    if (isNews) {
+      this.seenMessages = this.store.counters.messages;
+      this.lags.last = Date.now() - this.store.told.wall * 1000;
+      this.lags.max = Math.max(this.lags.max, this.lags.last);
+    }
+    if (performance.now() - this.summaryMs > SUMMARY_MS || this.store.told.ended) {
+      this.summaryMs = performance.now();
+      this.summarise(now);
+    }
+  }
+
+  count() {
+    const { store, painter } = this;
+    Object.assign(this.root.dataset, {
+      frames: this.frames, ms: Math.round(performance.now() - this.firstMs),
+      records: store.count, open: store.open.length / WIDTH,
+      lagMs: Math.round(this.lags.last), maxLagMs: Math.round(this.lags.max),
+      from: painter.from, to: painter.from + painter.span, now: store.shownS,
+      ...painter.counters, ...store.counters,
+    });
+  }
+
+  // The line of text, the legend, and what a screen reader says.
+  summarise(now) {
+    const { told, count } = this.store;
+    const ranks = this.look.rows.length;
+    const parts = [`${ranks} rank${ranks === 1 ? "" : "s"}`];
+    if (told.steps) parts.push(`${told.steps} step${told.steps === 1 ? "" : "s"}`);
+    parts.push(formatSeconds(now), `${told.total.toLocaleString("en")} stretches`);
+    const fewer = told.count < told.total
+      ? ` The shortest ${(told.total - told.count).toLocaleString("en")} are not drawn.` : "";
+    const state = told.ended ? "Ended" : "Running";
+    this.text.textContent = `${state}: ${parts.join(", ")}.${fewer} Times: measured on `
+      + "this machine. Keys: arrows, + and −, 0, Home, End.";
+    this.canvas.setAttribute("aria-label", `Live timeline. ${state}: ${parts.join(", ")}, `
+      + `${count} drawn. ${this.doing().join("; ")}.`);
+    this.showLegend();
+  }
+
+  // What each rank does now, in words.
+  doing() {
+    const found = this.look.rows.map((label) => `${label} silent`);
+    this.store.eachOpen((record) => {
+      const kind = this.look.kinds[record[KIND]];
+      if (Number.isNaN(record[DURATION]) && kind.key !== "issued") {
+        found[record[PLACE]] = `${this.look.rows[record[PLACE]]} ${this.called(record)}`;
+      }
+    });
+    return found;
+  }
+
+  showLegend() {
+    const seen = new Set();
+    this.store.each((record) => seen.add(record[KIND]));
+    const shown = this.look.kinds.filter((kind, n) => kind.label && seen.has(n));
+    const key = shown.map((kind) => kind.key).join();
+    if (key === this.legendKey) return;
+    this.legendKey = key;
+    this.legend.replaceChildren();
+    for (const kind of shown) {
+      const entry = part(this.legend, "span");
+      const swatch = part(entry, "i");
+      swatch.style.background = kind.hatched
+        ? `repeating-linear-gradient(-45deg, ${kind.color} 0 1px, #80808024 1px 5px)`
+        : kind.color;
+      swatch.style.opacity = kind.alpha;
+      if (kind.hatched) swatch.style.boxShadow = `inset 0 0 0 1px ${kind.color}`;
+      entry.append(kind.label);
+    }
+  }
+
+  called(record) {
+    const kind = this.look.kinds[record[KIND]];
+    const [name] = this.store.names[record[NAME]] ?? [""];
+    if (kind.row === "compute") return name;
+    const number = record[NUMBER] ? `#${record[NUMBER]}` : "";
+    return `${name}${number}${kind.verb ? ` ${kind.verb}` : ""}`;
+  }
+
+  // What, which rank, start, duration, bytes, rate, line.
+  showTip(record, now) {
+    this.tip.hidden = !record;
+    if (!record) return;
+    const where = this.store.names[record[NAME]]?.[1];
+    const kind = this.look.kinds[record[KIND]];
+    const length = endOf(record, now) - record[START];
+    const lines = [`${this.called(record)}, ${this.look.rows[record[PLACE]]}`];
+    if (kind.row === "point") lines.push(`at ${formatSeconds(record[START])}`);
+    else {
+      const sofar = Number.isNaN(record[DURATION]) ? " so far" : "";
+      lines.push(`${formatSeconds(length)}${sofar} from ${formatSeconds(record[START])}`);
+    }
+    if (record[BYTES]) {
+      const isTransfer = kind.verb === "transfer" && length > 0;
+      const rate = isTransfer ? `, ${(record[BYTES] / length / 1e9).toPrecision(3)} GB/s` : "";
+      lines.push(`payload ${formatBytes(record[BYTES])}${rate}`);
+    }
+    if (where) lines.push(where);
+    this.tip.replaceChildren(...lines.flatMap((line, n) =>
+      n ? [document.createElement("br"), line] : [line]));
+    const left = Math.min(this.pointer.x + 14, this.root.clientWidth - this.tip.offsetWidth);
+    this.tip.style.left = `${Math.max(0, left)}px`;
+    this.tip.style.top = `${this.canvas.offsetTop + this.pointer.y + 16}px`;
+  }
+
+  move(event) {
+    this.pointer = { x: event.offsetX, y: event.offsetY };
+    if (this.grabbed) {
+      const by = this.painter.timeAt(this.grabbed.x) - this.painter.timeAt(event.offsetX);
+      this.painter.show(this.grabbed.from + by, this.painter.span);
+    }
+  }
+
+  grab(event) {
+    this.grabbed = { x: event.offsetX, from: this.painter.from };
+    this.root.focus({ preventScroll: true });
+  }
+
+  press(event) {
+    const { painter } = this;
+    const [from, span] = [painter.from, painter.span];
+    const zoom = (by) => painter.show(from + (span - span * by) / 2, span * by);
+    const now = this.store.nowS();
+    const keys = {
+      ArrowLeft: () => painter.show(from - span * PAN, span),
+      ArrowRight: () => painter.show(from + span * PAN, span),
+      "+": () => zoom(1 / ZOOM), "=": () => zoom(1 / ZOOM), "-": () => zoom(ZOOM),
+      0: () => painter.show(),
+      Home: () => painter.show(0, span),
+      End: () => { painter.show(now - span, span); painter.follows = true; },
+    };
+    if (!keys[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
+    keys[event.key]();
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}
+
+export default () => {
+  let store;
+  return {
+    initialize({ model }) {
+      store = new Store(() => model.send({ ask: "all" }));
+      model.on("msg:custom", (content, buffers) => store.take(content, buffers));
+    },
+    render({ model, el }) {
+      const view = new View(el, store, model.get("look"));
+      return () => view.remove();
+    },
+  };
+};
