@@ -78,9 +78,9 @@ class Recorder:
 
     `counters` count what it transfers, also where there is no room for the event.
 
-    `stream` is the number of the logical stream that is current, 0 the one that
-    computes. `dropped` counts the events that found no room. `groups` are the global
-    ranks of each group that the rank is a member of, by uid.
+    `dropped` counts the events that found no room. `groups` are the global ranks of
+    each group that the rank is a member of, by uid. `epoch` is another object for each
+    run.
     """
 
     def __init__(
@@ -96,11 +96,13 @@ class Recorder:
         self._max_pending = max_pending
         self.observer: Observer | None = None
         self.groups: dict[str, tuple[int, ...]] = {}
-        self.stream = 0
+        self.epoch = object()
         self._pending: deque[Event] = deque()
         self._numbering = threading.Lock()
         self._next_id = 0
         self._next_mark = 0
+        self._streams: dict[int, int] = {}
+        self._current_stream: dict[int, int] = {}
         self._group_seq: Counter[Any] = Counter()
         self._pair_seq: Counter[Any] = Counter()
         self._lanes: dict[int, int] = {_thread_id(): 0}
@@ -111,7 +113,10 @@ class Recorder:
         self.adopt_thread()
         self.counters.clear()
         self.dropped = 0
-        self.stream = 0
+        self.epoch = object()
+        self._next_mark = 0
+        self._streams.clear()
+        self._current_stream.clear()
         self._caveats.clear()
 
     def lane(self) -> int:
@@ -121,6 +126,22 @@ class Recorder:
     def adopt_thread(self) -> None:
         """Make the calling thread lane 0: the one that runs the learner's function."""
         self._lanes = {_thread_id(): 0}
+
+    @property
+    def stream(self) -> int:
+        """The calling thread's current logical stream, 0 the one that computes."""
+        return self._current_stream.get(_thread_id(), 0)
+
+    @stream.setter
+    def stream(self, number: int) -> None:
+        self._current_stream[_thread_id()] = number
+
+    def stream_number(self, key: int) -> int:
+        """The number of a stream beside the one that computes, by first use in a run.
+
+        Numbered so, two runs of a program agree, whatever streams were made before.
+        """
+        return self._streams.setdefault(key, len(self._streams) + 1)
 
     def drain(self) -> list[Event]:
         """Take every event that has not been taken yet."""
@@ -192,13 +213,15 @@ class Recorder:
         """Record that a transfer is known to have ended."""
         self.add(CommEnd(target, _now_s()))
 
-    def stream_mark(self, stream: int) -> int:
-        """Record that a logical stream is given an event, and return its number."""
+    def new_mark(self) -> int:
+        """The number of a mark that a stream will come to."""
         with self._numbering:
-            number = self._next_mark
             self._next_mark += 1
-            self.add(StreamMark(number, self.lane(), stream, _now_s()))
-        return number
+            return self._next_mark - 1
+
+    def stream_mark(self, number: int, stream: int) -> None:
+        """Record that a logical stream is given mark `number`."""
+        self.add(StreamMark(number, self.lane(), stream, _now_s()))
 
     def stream_wait(
         self, stream: int, target: int, cause: Literal["event", "wait"] = "event"

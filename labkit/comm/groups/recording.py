@@ -80,16 +80,36 @@ class RecordedWork(dist.Work):
         if self._waited:
             return self._inner.wait(timeout)
         with self._group.recorder.waiting(self._comm.id):
-            if self._ready is not None:
-                self._ready.wait(timeout)
-            with _in_words(self._comm):
-                result = self._inner.wait(timeout)
+            result = self._stand_still(timeout)
+        self._has_ended()
+        return result
+
+    @property
+    def comm_id(self) -> int:
+        """The transfer's number among those of its rank."""
+        return self._comm.id
+
+    def wait_on_stream(self) -> None:
+        """Wait as the backend does: NCCL holds up the current stream, not the host.
+
+        The wait is not recorded: whoever calls this has done so.
+        """
+        self._stand_still(NO_TIMEOUT)
+        if not self._waited:
+            self._has_ended()
+
+    def _stand_still(self, timeout: timedelta) -> bool:
+        if self._ready is not None:
+            self._ready.wait(timeout)
+        with _in_words(self._comm):
+            return self._inner.wait(timeout)
+
+    def _has_ended(self) -> None:
         self._waited = True
         observer = self._group.recorder.observer
         if observer is not None:
             observer.waited(self._comm.id)
         self._group.ended(self._comm)
-        return result
 
     def is_completed(self) -> bool:
         """Whether the transfer has ended: who asks acts on times, not on values."""
