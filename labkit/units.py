@@ -6,6 +6,7 @@ Everywhere else numbers travel in SI units, with the unit in the name (`_s`, `_b
 from __future__ import annotations
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
@@ -27,3 +28,12 @@ def format_seconds(seconds: float) -> str:
         if abs(seconds) >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
+
+
+def format_rate(per_s: float, unit: str) -> str:
+    """Format a rate in powers of 1000: `format_rate(4e9, "B/s")` is "4 GB/s"."""
+    value, power = float(per_s), 0
+    while abs(value) >= 1000 and power < len(_DECIMAL) - 1:
+        value /= 1000
+        power += 1
+    return f"{value:.3g} {_DECIMAL[power]}{unit}"
