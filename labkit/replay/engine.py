@@ -1,0 +1,143 @@
+"""The one engine that gives times to a Program.
+
+Before: what every rank does, in which order, and what waits for what. After: the same
+events with the times of a machine, all ranks on one clock from 0. The same bytes every
+time, in whatever order the ranks are given.
+
+    matching   the ranks' parts of each transfer       labkit.replay.transfers
+    prices     what each thing takes on the machine    labkit.replay.prices
+    lanes      host threads issue, in order            labkit.replay.lanes
+    streams    devices do, in order                    labkit.replay.streams
+    network    when transfers begin and end            labkit.replay.transit, .links
+
+The rules are those of [Note: streams] in `labkit.record.program`. Collectives run one
+after another on the queue of their group, each when its last rank has come, and end on
+all ranks together. A message begins when both ends have come and those before it, from
+the same sender to the same receiver, have ended. Messages wait for no collective, nor
+for those of the other direction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from labkit.errors import UsageError
+from labkit.record.program import Header, Program, Work
+from labkit.replay.circles import refuse_circle
+from labkit.replay.lanes import Lane, lanes_of
+from labkit.replay.links import Links
+from labkit.replay.machine import Machine
+from labkit.replay.prices import Prices, is_stretch
+from labkit.replay.retimed import retimed
+from labkit.replay.streams import Rank
+from labkit.replay.transfers import Matching
+from labkit.replay.transit import FreeNetwork, SharedNetwork
+
+Compute: TypeAlias = Literal["by cost", "as measured"]
+
+
+def replay(
+    program: Program, machine: Machine, *, compute: Compute = "by cost"
+) -> Program:
+    """Give a Program the times of a machine.
+
+    Args:
+        program: A record, a schedule or a plan.
+        machine: Whose times.
+        compute: "by cost": operations take what the machine says. "as measured": in a
+            record of level "comm", which has no costs, stretches of compute take what
+            they took, on the lane that computed.
+
+    Returns:
+        The same events, traffic and races, with times; `header.source` is "replayed".
+
+    Raises:
+        UsageError: The record is incomplete, or depends on what it does not hold; a
+            number of it or of the machine is none; waits form a circle.
+    """
+    _check(program, machine, compute)
+    matching = Matching(program)
+    has_stretches = compute == "as measured" and program.header.level == "comm"
+    prices = Prices(machine, as_measured=has_stretches)
+    capacities = prices.price(matching.transfers)
+    has_fixed_order = all(queue.is_fixed for queue in matching.queues.values())
+    if capacities or not has_fixed_order:
+        network = SharedNetwork(matching.transfers, Links(capacities))
+    else:
+        network = FreeNetwork()
+    ranks = {
+        number: Rank(number, program.of(number), transfers, prices, network)
+        for number, transfers in matching.of_rank.items()
+    }
+    lanes = [lane for rank in ranks.values() for lane in lanes_of(rank)]
+    network.awake.extend(lanes)
+    network.run()
+    if not _is_done(lanes, matching):
+        refuse_circle(lanes, machine.name)
+    has_times = program.header.has_times
+    return replace(
+        program,
+        header=_header(program.header, machine),
+        events=tuple(
+            retimed(ranks[number], has_times=has_times)
+            for number in program.header.ranks
+        ),
+    )
+
+
+def _is_done(lanes: list[Lane], matching: Matching) -> bool:
+    return all(lane.at == len(lane.positions) for lane in lanes) and all(
+        transfer.ended_s is not None for transfer in matching.transfers
+    )
+
+
+def _header(header: Header, machine: Machine) -> Header:
+    return replace(header, source="replayed", hardware=machine.name, clocks=())
+
+
+def _check(program: Program, machine: Machine, compute: Compute) -> None:
+    """Refuse a record that another run, or another machine, would not repeat."""
+    header = program.header
+    if not header.ranks or len(header.ranks) != len(program.events):
+        raise UsageError(
+            f"a replay needs the events of at least one rank; the header has "
+            f"{len(header.ranks)} ranks, and there are events of "
+            f"{len(program.events)}. Record a run: cluster.run(fn).record"
+        )
+    if len(set(header.ranks)) < len(header.ranks):
+        raise UsageError(
+            f"each rank must be there once; the header has {header.ranks}. Mend it"
+        )
+    for rank, dropped in zip(header.ranks, header.dropped, strict=False):
+        if dropped:
+            raise UsageError(
+                f"to be replayed, a record must have all its events; on rank {rank} "
+                f"{dropped} found no room. Record fewer steps"
+            )
+    if header.timing_dependent:
+        raise UsageError(
+            "to be replayed, a program must do the same whatever the times; this one "
+            f"need not: {header.timing_dependent}. Wait for what it looks for"
+        )
+    if header.stream_ordered and header.device == "cpu":
+        raise UsageError(
+            "a program that is ordered by CUDA streams must have been recorded on a "
+            f"GPU; this record was made on a CPU, where they order nothing: "
+            f"{header.stream_ordered}. Record it on a GPU, or use labkit's streams"
+        )
+    if header.level == "comm" and compute != "as measured":
+        _check_costs(program, machine)
+
+
+def _check_costs(program: Program, machine: Machine) -> None:
+    """Refuse to give stretches of compute, of which only times are known, a cost."""
+    for event in program:
+        if type(event) is Work and is_stretch(event):
+            length_s = (event.end_s or 0.0) - (event.start_s or 0.0)
+            raise UsageError(
+                f"to be timed on {machine.name!r}, work needs its costs; this record "
+                f'has level "comm": rank {event.rank} computed for {length_s:.3g} s, '
+                'which does not say how much. Record the operations (record="work", or '
+                'cluster.dry), or keep those times: compute="as measured"'
+            )
