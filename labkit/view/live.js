@@ -129,7 +129,7 @@ class View {
       frames: this.frames, ms: Math.round(performance.now() - this.firstMs),
       records: store.count, open: store.open.length / WIDTH,
       lagMs: Math.round(this.lags.last), maxLagMs: Math.round(this.lags.max),
-      from: painter.from, to: painter.from + painter.span, now: store.shownS,
+      ended: Boolean(store.told.ended), from: painter.from, to: painter.from + painter.span, now: store.shownS,
       ...painter.counters, ...store.counters,
     });
   }

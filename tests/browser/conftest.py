@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from labkit.bench.lab import CHROMIUM_FLAGS, find_chromium
 from tests.browser.lab import LabServer, lab_server
 from tests.conftest import skip_unless
-
-CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """Chromium's path; LABKIT_CHROMIUM names another than the one on PATH."""
-    found = [os.environ.get("LABKIT_CHROMIUM"), *map(shutil.which, CHROMIUMS)]
-    path = next(filter(None, found), "")
+    path = find_chromium()
     skip_unless(bool(path), "Chromium (apt install chromium)", "LABKIT_REQUIRE_BROWSER")
+    assert path is not None
     return path
 
 
@@ -36,7 +33,7 @@ def browser(chromium: str) -> Iterator[Browser]:
     """The browser itself."""
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+            executable_path=chromium, args=CHROMIUM_FLAGS
         )
         yield started
         started.close()

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from playwright.sync_api import Page
 
-from tests.browser.lab import LabServer, code_cells, open_notebook, outputs, run_all
+from tests.browser.lab import (
+    LabServer,
+    code_cells,
+    open_notebook,
+    outputs,
+    run_all,
+    write_notebook,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(180)]
-
-
-def write_notebook(server: LabServer, name: str, *sources: str) -> None:
-    """Put a notebook into the work folder; the tallest cells push others off screen."""
-    cells = [new_markdown_cell("# A small notebook"), *map(new_code_cell, sources)]
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    notebook = new_notebook(cells=cells, metadata=metadata)
-    (server.work / name).write_text(nbformat.writes(notebook))
 
 
 def test_run_all_runs_every_cell(lab: LabServer, page: Page) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Sequence
 
 from labkit.record.events import (
@@ -105,12 +106,17 @@ def batches(
     every: Sequence[Sequence[Event]], period_s: float
 ) -> list[tuple[float, list[list[Event]]]]:
     """What each rank tells in each period, with the time at its end."""
-    rest = [list(events) for events in every]
+    rest = [deque(events) for events in every]
     times = [time_of(e) for events in every for e in events if time_of(e)]
     now, found = min(times), list[tuple[float, list[list[Event]]]]()
     while any(rest):
         now += period_s
-        heard = [[e for e in events if time_of(e) < now] for events in rest]
-        rest = [events[len(h) :] for events, h in zip(rest, heard, strict=True)]
-        found.append((now, heard))
+        found.append((now, [_before(now, events) for events in rest]))
     return found
+
+
+def _before(now: float, events: deque[Event]) -> list[Event]:
+    heard: list[Event] = []
+    while events and time_of(events[0]) < now:
+        heard.append(events.popleft())
+    return heard
