@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "parallel": BASE | TECHNIQUES,
     "planner": BASE | {"replay", "schedule", "model.sizes", "record.program"},
     "view": BASE | {"record", "schedule", "planner"},
-    "runtime": BASE | {"view", "comm", "record"},
+    "runtime": BASE | {"view", "comm", "record", "replay"},
     "runtime.rank": BASE | {"comm", "record"},
     "checks": BELOW_RUNTIME | {"runtime"},
     "checks.verify": BELOW_RUNTIME - {"view"},

@@ -22,6 +22,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, overload
 
@@ -34,9 +35,13 @@ from labkit.errors import (
     UsageError,
 )
 from labkit.record.events import P2P, Event
+from labkit.record.file import save
 from labkit.record.intervals import Row, rows
+from labkit.record.measure import Measures, measure
 from labkit.record.program import Header, Level, Program
 from labkit.record.reduce import RankLog, reduce
+from labkit.replay.engine import Compute, replay
+from labkit.replay.machine import Machine
 from labkit.runtime import devices, dry, payload, sources, verdict
 from labkit.runtime.diagnosis import Ledger
 from labkit.runtime.drive import AllDone, Drive, Interrupted, Team, Verdict
@@ -72,6 +77,31 @@ class Run:
     def rows(self) -> list[Row]:
         """Who computed, waited and transferred when: one row for each stretch."""
         return rows(self.record)
+
+    def measure(self, **options: Any) -> Measures:
+        """Step time, exposed communication, overlap, bubble, bandwidths, traffic.
+
+        Takes the options of `labkit.record.measure.measure`. Each figure comes with
+        its definition.
+        """
+        return measure(self.record, **options)
+
+    def replay(self, machine: Machine, *, compute: Compute = "by cost") -> Program:
+        """The same work with the times of another machine: a model, never measured.
+
+        Args:
+            machine: Whose times, such as labkit.replay.machine.AlphaBeta(...).
+            compute: "by cost" needs `record="work"` or a dry run; "as measured" keeps
+                what compute took here and re-times the transfers alone.
+
+        Raises:
+            UsageError: The record cannot be given other times; the message says why.
+        """
+        return replay(self.record, machine, compute=compute)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the record to a file that `labkit.record.file.load` reads."""
+        return save(self.record, path)
 
     def timeline(self, title: str = "") -> Any:
         """A picture of the rows: compute above, communication and waiting below."""
