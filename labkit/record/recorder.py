@@ -134,6 +134,7 @@ class Recorder:
 
     @stream.setter
     def stream(self, number: int) -> None:
+        """From here on, the calling thread's lines are this stream's work."""
         self._current_stream[_thread_id()] = number
 
     def stream_number(self, key: int) -> int:
