@@ -28,6 +28,12 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         "start, re-run, fail, interrupt and end ranks, beside ipyparallel and "
         "accelerate's notebook_launcher",
     ),
+    Benchmark(
+        "live",
+        "the live timeline in a browser: frames a second, how late, the kernel's cost",
+    ),
+    Benchmark("comm", "how fast ranks of this machine exchange data, for replay"),
+    Benchmark("compute", "how fast one rank of this machine computes, for replay"),
 )
 
 
