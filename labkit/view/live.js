@@ -5,48 +5,16 @@ const SUMMARY_MS = 1000;
 const ZOOM = 1.5;
 const PAN = 0.2;
 
-const STYLE = `
-.labkit-live { position: relative; outline: none; font-size: 12px; padding: 2px 0 6px;
-  font-family: var(--jp-ui-font-family, sans-serif); color: var(--jp-ui-font-color1); }
-.labkit-live:focus-visible { box-shadow: inset 0 0 0 1px var(--jp-brand-color1, #1976d2); }
-.labkit-live canvas { display: block; }
-.labkit-live-title { font-weight: 600; font-size: 14px; padding: 2px 8px; }
-.labkit-live-legend { display: flex; flex-wrap: wrap; gap: 2px 16px; padding: 2px 8px;
-  min-height: 18px; color: var(--jp-ui-font-color2); }
-.labkit-live-legend i { display: inline-block; width: 18px; height: 10px;
-  margin-right: 5px; border-radius: 1px; }
-.labkit-live-text { padding: 2px 8px 0; color: var(--jp-ui-font-color2); }
-.labkit-live-tip { position: absolute; pointer-events: none; z-index: 10;
-  padding: 4px 8px; border-radius: 3px; white-space: nowrap; line-height: 1.35;
-  background: var(--jp-layout-color1, #fff); color: var(--jp-ui-font-color1, #000);
-  border: 1px solid var(--jp-border-color1, #999); box-shadow: 0 1px 4px #0004; }
-.labkit-live-tip[hidden] { display: none; }
-`;
-
-function part(parent, tag, name) {
-  const made = document.createElement(tag);
-  if (name) made.className = `labkit-live-${name}`;
-  return parent.appendChild(made);
-}
-
 class View {
   constructor(el, store, look) {
     this.store = store;
     this.look = look;
     this.abort = new AbortController();
-    this.root = part(el, "div");
-    this.root.className = "labkit-live";
+    this.parts = frameOf(el, "live", look.title);
+    Object.assign(this, this.parts);
     this.root.tabIndex = 0;
     // JupyterLab would take arrows and digits for commands of the notebook.
     this.root.setAttribute("data-lm-suppress-shortcuts", "true");
-    part(this.root, "style").textContent = STYLE;
-    if (look.title) part(this.root, "div", "title").textContent = look.title;
-    this.legend = part(this.root, "div", "legend");
-    this.canvas = part(this.root, "canvas");
-    this.canvas.setAttribute("role", "img");
-    this.text = part(this.root, "div", "text");
-    this.tip = part(this.root, "div", "tip");
-    this.tip.hidden = true;
     this.painter = new Painter(this.canvas, store, look);
     this.frames = 0;
     this.lags = { last: 0, max: 0 };
@@ -78,23 +46,16 @@ class View {
     this.store.views.delete(this.painter);
   }
 
-  readTheme() {
-    const style = getComputedStyle(this.root);
-    const color = (name, other) => style.getPropertyValue(name).trim() || other;
-    this.painter.isStale = true;
-    this.theme = {
-      text: color("--jp-ui-font-color1", "#808080"),
-      muted: color("--jp-ui-font-color2", "#808080"),
-    };
-  }
-
   frame() {
     this.request = requestAnimationFrame(this.frame);
     this.frames += 1;
     this.firstMs ??= performance.now();
     const width = this.root.clientWidth;
     if (this.painter.fit(width) && this.store.counters.messages) {
-      if (!this.theme) this.readTheme();
+      if (!this.theme) {
+        this.theme = readTheme(this.root);
+        this.painter.isStale = true;
+      }
       this.draw();
     }
     this.count();
@@ -210,11 +171,7 @@ class View {
       lines.push(`payload ${formatBytes(record[BYTES])}${rate}`);
     }
     if (where) lines.push(where);
-    this.tip.replaceChildren(...lines.flatMap((line, n) =>
-      n ? [document.createElement("br"), line] : [line]));
-    const left = Math.min(this.pointer.x + 14, this.root.clientWidth - this.tip.offsetWidth);
-    this.tip.style.left = `${Math.max(0, left)}px`;
-    this.tip.style.top = `${this.canvas.offsetTop + this.pointer.y + 16}px`;
+    showTip(this.parts, lines, this.pointer);
   }
 
   move(event) {

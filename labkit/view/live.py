@@ -15,13 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial, wraps
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from labkit.record.events import Event
 from labkit.record.live import WIDTH, LiveReader
 from labkit.record.scene import KINDS, LiveKind
-from labkit.view import chart
+from labkit.view import canvas, chart
 from labkit.view.bundle import Still
 from labkit.view.chart import Look
 from labkit.view.front_end import front_end
@@ -36,7 +35,6 @@ MAX_NAME, MAX_NEW_NAMES = 60, 64
 RECORD_BYTES = 8 * WIDTH
 RACE_COLOR = "#F0E442"
 NO_RECORD = "The run ended without a record."
-_SOURCES = ("live_store.js", "live_canvas.js", "live.js")
 _LOOKS: dict[LiveKind, tuple[str, Look, str]] = {
     "compute": ("compute", chart.COMPUTE, ""),
     "forward": ("compute", chart.FORWARD, ""),
@@ -181,10 +179,8 @@ class LiveView:
 
     @_harmless
     def _close(self) -> None:
-        """Take the widget out of the kernel and the page."""
         widget, self._widget = self._widget, None
-        widget.layout.close()
-        widget.close()
+        canvas.close(widget)
 
     @_harmless
     def flush(self, now_s: float) -> None:
@@ -203,12 +199,10 @@ class LiveView:
         for rank, events in self._waiting:
             self._hand_on(rank, events)
         self._waiting.clear()
-        self._widget = widget_class()(look=look(self._ranks, self._title))
+        text = f"Live timeline of {len(self._ranks)} ranks"
+        looks = look(self._ranks, self._title)
+        self._widget = canvas.show("live", looks, self._place, text)
         self._widget.on_msg(self._take)
-        # The text is what other front ends show, and a notebook that is closed now.
-        shown, _ = self._widget._repr_mimebundle_()
-        shown["text/plain"] = f"Live timeline of {len(self._ranks)} ranks"
-        self._place.show(shown)
         self.is_shown = True
 
     def _send(self, now_s: float, *, ended: bool = False) -> None:
@@ -260,24 +254,6 @@ def look(ranks: Sequence[int], title: str) -> dict[str, Any]:
         "mark_at": chart.MARK_AT, "row_pixels": empty.row_pixels,
     }  # fmt: skip
     return {"title": title, "rows": rows, "kinds": kinds, "geometry": geometry}
-
-
-@cache
-def widget_class() -> Any:
-    """The widget's class; anywidget takes a moment to load, so only now."""
-    import anywidget
-    import traitlets
-
-    folder = Path(__file__).parent
-    source = "\n".join((folder / name).read_text() for name in _SOURCES)
-
-    class LiveTimeline(anywidget.AnyWidget):
-        """The page's end of a live timeline."""
-
-        _esm = source
-        look = traitlets.Dict().tag(sync=True)
-
-    return LiveTimeline
 
 
 @cache

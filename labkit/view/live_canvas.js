@@ -36,12 +36,6 @@ class Painter {
     const height = TOP + this.look.rows.length * this.look.geometry.row_pixels + AXIS;
     if (width === this.width && scale === this.scale) return width > LEFT + RIGHT + 20;
     Object.assign(this, { width, height, scale, isStale: true });
-    for (const each of [this.canvas, this.base]) {
-      each.width = Math.max(1, Math.round(width * scale));
-      each.height = Math.round(height * scale);
-    }
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
     return width > LEFT + RIGHT + 20;
   }
 
@@ -101,11 +95,7 @@ class Painter {
   }
 
   context(canvas) {
-    const c = canvas.getContext("2d");
-    c.setTransform(this.scale, 0, 0, this.scale, 0, 0);
-    c.font = "11px var(--jp-ui-font-family, sans-serif)";
-    c.textBaseline = "middle";
-    return c;
+    return contextOf(canvas, this.width, this.height);
   }
 
   clip(c) {
@@ -346,26 +336,4 @@ function hatch(c, color) {
     hatches.set(color, tile);
   }
   return c.createPattern(hatches.get(color), "repeat");
-}
-
-// Round times in a range, about `wanted` of them.
-function ticks(from, to, wanted) {
-  const rough = (to - from) / Math.max(1, wanted);
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].find((each) => each * power >= rough) * power;
-  const found = [];
-  for (let n = Math.ceil(from / step); n * step <= to; n += 1) found.push(n * step);
-  return found;
-}
-
-function formatSeconds(seconds, size = Math.abs(seconds)) {
-  const [scale, unit] = [[1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]]
-    .find(([each]) => size >= each) ?? [1, "s"];
-  return `${Number((seconds / scale).toPrecision(4))} ${unit}`;
-}
-
-function formatBytes(bytes) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  const power = Math.min(4, Math.floor(Math.log2(Math.max(1, bytes)) / 10));
-  return `${Number((bytes / 1024 ** power).toPrecision(3))} ${units[power]}`;
 }

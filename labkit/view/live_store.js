@@ -83,8 +83,3 @@ class Store {
     }
   }
 }
-
-function floats(view) {
-  const { buffer, byteOffset, byteLength } = view;
-  return new Float64Array(buffer.slice(byteOffset, byteOffset + byteLength));
-}

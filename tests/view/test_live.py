@@ -13,7 +13,7 @@ from ipywidgets.widgets import widget as ipywidgets
 from labkit.record.events import Event, SpanEnd, SpanStart
 from labkit.record.live import WIDTH
 from labkit.record.reduce import of_events
-from labkit.view import live
+from labkit.view import canvas, live
 from labkit.view.bundle import PLOTLY
 from labkit.view.front_end import FrontEnd
 from labkit.view.live import SHOW_AFTER_S, LiveView
@@ -55,7 +55,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     monkeypatch.setattr(live, "front_end", lambda: FrontEnd(True))
     monkeypatch.setattr(live.Place, "show", lambda *args: found.show(*args))
     monkeypatch.setattr(
-        live.widget_class(), "send", lambda *a, **k: found.send(*a, **k)
+        canvas.widget_class("live"), "send", lambda *a, **k: found.send(*a, **k)
     )
     live._tell_once.cache_clear()
     before = len(ipywidgets._instances)
@@ -178,7 +178,7 @@ def test_wi_07_an_error_of_the_widget_never_reaches_the_run(
     def fails(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("the kernel's hooks have changed")
 
-    monkeypatch.setattr(live.widget_class(), broken, fails)
+    monkeypatch.setattr(canvas.widget_class("live"), broken, fails)
     every = training(2, 20)
     for _ in range(2):
         view = LiveView(range(2))
