@@ -34,6 +34,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ),
     Benchmark("comm", "how fast ranks of this machine exchange data, for replay"),
     Benchmark("compute", "how fast one rank of this machine computes, for replay"),
+    Benchmark("engine", "how long replay takes: 100,000 events and more, 64 ranks"),
 )
 
 

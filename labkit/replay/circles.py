@@ -112,7 +112,7 @@ class _Circle:
             if lane.rank is rank and position in lane.positions
         )
         event = rank.events[position]
-        if lane.positions[lane.at :][:1] > [position] or lane.at == len(lane.positions):
+        if lane.at == len(lane.positions) or lane.positions[lane.at] > position:
             assert isinstance(event, GIVEN)
             return rank.stream(lane.number, event.stream)
         return lane

@@ -19,6 +19,9 @@ for those of the other direction.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -57,6 +60,27 @@ def replay(
             number of it or of the machine is none; waits form a circle.
     """
     _check(program, machine, compute)
+    with _collector_paused():
+        return _replayed(program, machine, compute)
+
+
+@contextmanager
+def _collector_paused() -> Generator[None]:
+    """Spare the garbage collector to look through a million tuples again and again.
+
+    None of what is made here becomes garbage before the end; to look takes longer than
+    all the rest.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _replayed(program: Program, machine: Machine, compute: Compute) -> Program:
     matching = Matching(program)
     has_stretches = compute == "as measured" and program.header.level == "comm"
     prices = Prices(machine, as_measured=has_stretches)
@@ -70,7 +94,8 @@ def replay(
         number: Rank(number, program.of(number), transfers, prices, network)
         for number, transfers in matching.of_rank.items()
     }
-    lanes = [lane for rank in ranks.values() for lane in lanes_of(rank)]
+    lanes_by_rank = {number: lanes_of(rank) for number, rank in ranks.items()}
+    lanes = [lane for lanes in lanes_by_rank.values() for lane in lanes]
     network.awake.extend(lanes)
     network.run()
     if not _is_done(lanes, matching):
@@ -80,7 +105,7 @@ def replay(
         program,
         header=_header(program.header, machine),
         events=tuple(
-            retimed(ranks[number], has_times=has_times)
+            retimed(ranks[number], lanes_by_rank[number], has_times=has_times)
             for number in program.header.ranks
         ),
     )

@@ -94,6 +94,10 @@ class Links:
             del self._movers[link][transfer.index]
             self._changed[link] = None
 
+    def on(self, link: int) -> tuple[Transfer, ...]:
+        """Who moves on a link now."""
+        return tuple(self._movers[link].values())
+
     def refill(self, now_s: float) -> list[Transfer]:
         """Set the rates anew where somebody came or went; those that have changed."""
         if not self._changed:
@@ -115,9 +119,9 @@ class Links:
         found: dict[int, Transfer] = {}
         seen, todo = set(self._changed), list(self._changed)
         while todo:
-            for index, transfer in self._movers[todo.pop()].items():
-                if index not in found:
-                    found[index] = transfer
+            for transfer in self.on(todo.pop()):
+                if transfer.index not in found:
+                    found[transfer.index] = transfer
                     new = [link for link, _ in transfer.links if link not in seen]
                     seen.update(new)
                     todo += new

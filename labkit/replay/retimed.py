@@ -2,132 +2,111 @@
 
 [Note: spans] On a CPU a Span is from when its lane came to it to when its lane had done
 its last event. On a GPU the lane only issues: there a Span is from the beginning of the
-first to the end of the last Work or wait that its lane issued within it, and a Moment
-is when all that its lane issued before it was done. Storages come and go when the host
-says so, on both.
+first to the end of the last that its lane gave to a stream within it, and a Moment is
+when all that its lane gave to streams before it was done. Storages come and go when the
+host says so, on both.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from math import inf
+from operator import attrgetter
+from typing import TypeAlias
 
-from labkit.record.program import (
-    Alloc,
-    Comm,
-    Event,
-    Free,
-    HostRead,
-    Mark,
-    Moment,
-    Span,
-    Wait,
-    Work,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.record.program import Alloc, Comm, Event, Free, Moment, Span, Wait, Work
+from labkit.replay.lanes import Lane
 from labkit.replay.streams import Rank
 
+_seq = attrgetter("seq")
+Times: TypeAlias = NDArray[np.float64]
 
-def retimed(rank: Rank, *, has_times: bool) -> tuple[Event, ...]:
+
+def retimed(rank: Rank, lanes: Sequence[Lane], *, has_times: bool) -> tuple[Event, ...]:
     """The rank's events, in their order.
 
     Args:
         rank: All its times are known.
+        lanes: Its lanes.
         has_times: Whether the events had times before: then a Span without an end was
             never closed, and has none here.
     """
-    others = _Others(rank, has_times=has_times).taken()
-    transfers, made = rank.transfers, list[Event]()
-    times = zip(rank.events, rank.host_s, rank.start_s, rank.end_s, strict=True)
-    for event, host_s, start_s, end_s in times:
-        if type(event) is Work:
-            made.append(Work._make((*event[:11], start_s, end_s)))
-        elif type(event) is Comm:
-            transfer = transfers[event.id]
-            made.append(Comm._make((
-                *event[:-4], host_s, transfer.arrived_s, transfer.ended_s, "model"
-            )))  # fmt: skip
-        elif type(event) is Wait:
-            made.append(Wait._make((*event[:-3], start_s, end_s, event.ok)))
-        elif type(event) is Mark or type(event) is HostRead:
-            made.append(event)
-        elif type(event) is Alloc or type(event) is Free:
-            made.append(event._replace(at_s=host_s))
-        else:
-            made.append(others[id(event)])
+    new = tuple.__new__
+    times = zip(rank.events, rank.start_s, rank.end_s, strict=True)
+    # Unpacking and _replace would take two and five times as long.
+    made: list[Event] = [
+        new(Work, event[:-2] + (start_s, end_s)) if type(event) is Work else event  # noqa: RUF005
+        for event, start_s, end_s in times
+    ]
+    for position in rank.others:
+        made[position] = _retimed(rank, position)
+    for lane in lanes:
+        for position, event in _said(rank, lane.positions, has_times=has_times):
+            made[position] = event
     return tuple(made)
 
 
-@dataclass
-class _Open:
-    """A Span that may hold more events: what it covers so far."""
+def _retimed(rank: Rank, position: int) -> Event:
+    """Any event but Work; Spans and Moments are not yet right."""
+    event, host_s = rank.events[position], rank.host_s[position]
+    match event:
+        case Comm():
+            transfer = rank.transfers[event.id]
+            ended = (host_s, transfer.arrived_s, transfer.ended_s, "model")
+            return Comm._make((*event[:-4], *ended))
+        case Wait():
+            times = (rank.start_s[position], rank.end_s[position])
+            return Wait._make((*event[:-3], *times, event.ok))
+        case Alloc() | Free():
+            return event._replace(at_s=host_s)
+        case _:
+            return event
 
-    span: Span
-    begins_s: float
-    host_s: float
-    first_s: float | None = None
-    last_s: float | None = None
 
-    def cover(self, start_s: float, end_s: float) -> None:
-        """Work of the device, or a wait."""
-        self.first_s = start_s if self.first_s is None else min(self.first_s, start_s)
-        self.last_s = end_s if self.last_s is None else max(self.last_s, end_s)
+def _said(
+    rank: Rank, positions: Sequence[int], *, has_times: bool
+) -> Iterator[tuple[int, Event]]:
+    """A lane's Spans and Moments with their times. See [Note: spans]."""
+    events = [rank.events[position] for position in positions]
+    said = [k for k, event in enumerate(events) if type(event) in (Span, Moment)]
+    if not said:
+        return
+    chosen = slice(None) if isinstance(positions, range) else np.asarray(positions)
+    host_s, end_s = np.array(rank.host_s)[chosen], np.array(rank.end_s)[chosen]
+    start_s = np.array(rank.start_s)[chosen]
+    if rank.is_cpu:
+        start_s = end_s = host_s
+    done_s = np.maximum.accumulate(np.maximum(host_s, end_s))[said].tolist()
+    beyond = [_beyond(events, k) for k in said]
+    first_s = _over(np.minimum, start_s, said, beyond)
+    last_s = _over(np.maximum, end_s, said, beyond)
+    for k, at_s, begin_s, end in zip(said, done_s, first_s, last_s, strict=True):
+        event = events[k]
+        if isinstance(event, Moment):
+            yield positions[k], event._replace(at_s=at_s)
+        elif isinstance(event, Span):
+            times = (at_s, at_s) if begin_s == inf else (begin_s, end)
+            if has_times and event.end_s is None:
+                times = (times[0], None)
+            yield positions[k], Span._make((*event[:-2], *times))
 
 
-class _Others:
-    """Finds the times of a rank's Spans and Moments. See [Note: spans]."""
+def _beyond(events: Sequence[Event], index: int) -> int:
+    """The index after a Span's last event; after itself, for a Moment."""
+    last_seq = getattr(events[index], "last_seq", -1)
+    return max(index + 1, bisect_right(events, last_seq, key=_seq))
 
-    def __init__(self, rank: Rank, *, has_times: bool) -> None:
-        self._rank = rank
-        self._has_times = has_times
-        self._made: dict[int, Event] = {}
-        self._open: defaultdict[int, list[_Open]] = defaultdict(list)
-        # By lane: when all that it has issued so far is done.
-        self._done_s: defaultdict[int, float] = defaultdict(float)
 
-    def taken(self) -> dict[int, Event]:
-        """The Spans and Moments with their times, by the id() of the old ones."""
-        rank = self._rank
-        if not any(
-            type(event) is Span or type(event) is Moment for event in rank.events
-        ):
-            return {}
-        times = zip(rank.events, rank.host_s, rank.start_s, rank.end_s, strict=True)
-        for event, host_s, start_s, end_s in times:
-            if type(event) is not Alloc and type(event) is not Free:
-                self._take(event, host_s, start_s, end_s)
-        for spans in self._open.values():
-            while spans:
-                self._close(spans)
-        return self._made
-
-    def _take(self, event: Event, host_s: float, start_s: float, end_s: float) -> None:
-        assert not isinstance(event, Alloc | Free)
-        lane, spans = event.lane, self._open[event.lane]
-        while spans and spans[-1].span.last_seq < event.seq:
-            self._close(spans)
-        at_s = self._done_s[lane] = max(self._done_s[lane], host_s)
-        if type(event) is Moment:
-            self._made[id(event)] = event._replace(at_s=at_s)
-        elif type(event) is Span:
-            spans.append(_Open(event, at_s, host_s))
-        elif type(event) is Work or type(event) is Wait:
-            self._done_s[lane] = max(at_s, end_s)
-            if spans:
-                spans[-1].cover(start_s, end_s)
-        if spans:
-            spans[-1].host_s = host_s
-
-    def _close(self, spans: list[_Open]) -> None:
-        """The innermost Span has ended; what it covers, the next one covers too."""
-        done = spans.pop()
-        start_s, end_s = done.begins_s, max(done.begins_s, done.host_s)
-        if not self._rank.is_cpu and done.first_s is not None:
-            start_s, end_s = done.first_s, done.last_s or end_s
-        if spans:
-            spans[-1].host_s = done.host_s
-            if done.first_s is not None and done.last_s is not None:
-                spans[-1].cover(done.first_s, done.last_s)
-        never_closed = self._has_times and done.span.end_s is None
-        self._made[id(done.span)] = done.span._replace(
-            start_s=start_s, end_s=None if never_closed else end_s
-        )
+def _over(
+    extreme: np.ufunc, values: Times, first: list[int], beyond: list[int]
+) -> list[float]:
+    """The extreme of values[first[k]:beyond[k]], for each k; none is empty."""
+    bounds = np.empty(2 * len(first), np.intp)
+    bounds[::2], bounds[1::2] = first, beyond
+    # A bound may be the end of the array, which reduceat wants to be an element.
+    padded = np.append(values, values[-1])
+    return extreme.reduceat(padded, bounds)[::2].tolist()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from math import inf
 from typing import Protocol
 
 from labkit.errors import UsageError
@@ -50,7 +51,8 @@ class Rank:
 
     `host_s`, `start_s` and `end_s` are, event by event, the time of the lane when it
     goes on, and when that which the event does or waits for begins and ends; NOT_YET
-    before they are known.
+    (inf for `start_s`) before they are known, or where there is no such time. `others`
+    are the positions of all events but Work.
     """
 
     def __init__(
@@ -69,13 +71,17 @@ class Rank:
         self.comm_launch_s = prices.comm_launch_s
         self.costs: list[Cost] = prices.works(events)
         self.host_s = [NOT_YET] * len(events)
-        self.start_s = [NOT_YET] * len(events)
+        self.start_s = [inf] * len(events)
         self.end_s = [NOT_YET] * len(events)
-        self.points = {e.id: Point(e) for e in events if type(e) is Mark}
+        self.others = [k for k, e in enumerate(events) if type(e) is not Work]
+        self.points: dict[int, Point] = {}
         self.streams: dict[tuple[int, int], Stream] = {}
         self._batches: defaultdict[int, list[Comm]] = defaultdict(list)
-        for event in events:
-            if type(event) is Comm and event.batch is not None:
+        for position in self.others:
+            event = events[position]
+            if type(event) is Mark:
+                self.points[event.id] = Point(event)
+            elif type(event) is Comm and event.batch is not None:
                 self._batches[event.batch].append(event)
         self._batch_times: defaultdict[int, list[float]] = defaultdict(list)
 
@@ -153,7 +159,7 @@ class Stream:
     """
 
     __slots__ = (
-        "_early", "_given", "_turns", "holder", "is_idle", "number", "rank", "readers",
+        "_early", "_turns", "given", "holder", "is_idle", "number", "rank", "readers",
         "ready_s",
     )  # fmt: skip
 
@@ -165,74 +171,73 @@ class Stream:
         self.readers: dict[int, Process] = {}
         # Whether what a lane gives is done at once.
         self.is_idle = True
-        self._given: deque[tuple[int, float]] = deque()
+        # What it has yet to do, by position.
+        self.given: deque[int] = deque()
         self._turns: deque[int] | None = None
-        self._early: dict[int, float] = {}
+        self._early: set[int] = set()
 
     def expect(self, turns: Iterable[int]) -> None:
         """Several lanes will give it these events: it does them in this order."""
         self._turns = deque(turns)
         self.is_idle = False
 
-    def give(self, position: int, at_s: float) -> None:
-        """A lane gives it an event, at this time."""
+    @property
+    def has_turns(self) -> bool:
+        """Whether several lanes give it events."""
+        return self._turns is not None
+
+    def give(self, position: int) -> None:
+        """A lane gives it an event, at the `host_s` of that."""
+        if self.is_idle and self._do(position):
+            return
         if self._turns is None:
-            self._given.append((position, at_s))
+            self.given.append(position)
+            self.is_idle = False
         else:
-            self._early[position] = at_s
+            self._early.add(position)
             while self._turns and self._turns[0] in self._early:
-                first = self._turns.popleft()
-                self._given.append((first, self._early.pop(first)))
-        if self.holder is None:
-            self.run()
+                self.given.append(self._turns.popleft())
+            if self.holder is None:
+                self.run()
 
     @property
     def next(self) -> int | None:
         """The position of the event that it waits for a lane to give it; else None."""
         return self._turns[0] if self._turns else None
 
-    @property
-    def held_at(self) -> int:
-        """The position of the event that it stands at."""
-        return self._given[0][0]
-
     def run(self) -> None:
         """Do what was given as far as times are known."""
         self.holder = None
-        while self._given:
-            position, at_s = self._given[0]
-            if not self._do(position, at_s):
-                self.is_idle = False
+        while self.given:
+            position = self.given[0]
+            if not self._do(position):
                 return
-            self._given.popleft()
+            self.given.popleft()
             if position in self.readers:
                 self.rank.network.awake.append(self.readers.pop(position))
         self.is_idle = self._turns is None
 
-    def _do(self, position: int, at_s: float) -> bool:
+    def _do(self, position: int) -> bool:
         """Do one event; False where it must wait for a time."""
-        rank = self.rank
-        event = rank.events[position]
-        begin_s = end_s = max(at_s, self.ready_s)
-        match event:
-            case Work():
-                end_s += rank.costs[position][1] or 0.0
-            case Comm():
-                rank.arrive(event, begin_s)
-            case Wait():
-                target = rank.target(event)
-                if target.ended_s is None:
-                    self.holder = target
-                    target.waiters.append(self)
-                    return False
-                end_s = max(begin_s, target.ended_s)
-            case Mark():
-                point = rank.points[event.id]
-                point.ended_s = begin_s
-                rank.network.awake.extend(point.waiters)
-                point.waiters.clear()
-            case _:
-                pass
+        rank, event = self.rank, self.rank.events[position]
+        at_s = rank.host_s[position]
+        begin_s = end_s = at_s if at_s > self.ready_s else self.ready_s
+        if type(event) is Work:
+            end_s += rank.costs[position][1] or 0.0
+        elif type(event) is Comm:
+            rank.arrive(event, begin_s)
+        elif type(event) is Wait:
+            target = rank.target(event)
+            if target.ended_s is None:
+                self.holder = target
+                target.waiters.append(self)
+                return False
+            end_s = max(begin_s, target.ended_s)
+        elif type(event) is Mark:
+            point = rank.points[event.id]
+            point.ended_s = begin_s
+            rank.network.awake.extend(point.waiters)
+            point.waiters.clear()
         rank.start_s[position], rank.end_s[position] = begin_s, end_s
         self.ready_s = end_s
         return True

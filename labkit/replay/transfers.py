@@ -8,6 +8,7 @@ in which ranks are processed.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from heapq import heappop, heappush
 from typing import Protocol, TypeAlias
 
@@ -49,14 +50,16 @@ class Queue:
         self.is_busy = False
         self._came: list[tuple[float, int, Transfer]] = []
 
-    def sort(self) -> None:
-        """Once all transfers are there: bring them in order."""
+    def sort(self, torn: set[tuple[int, int]]) -> None:
+        """Once all transfers are there: bring them in order.
+
+        Args:
+            torn: The (rank, batch) between whose parts the rank issued others.
+        """
         self.order.sort(key=lambda transfer: transfer.number)
         if self.is_p2p:
-            received = [transfer.parts[1] for transfer in self.order]
-            self.is_fixed = _is_one_file(received) and _is_one_file(
-                [transfer.parts[0] for transfer in self.order]
-            )
+            ends = zip(*(transfer.parts for transfer in self.order), strict=True)
+            self.is_fixed = all(_is_one_file(parts, torn) for parts in ends)
 
     def next(self) -> Transfer | None:
         """The head, if all have come that it needs, in a queue whose order is fixed."""
@@ -88,10 +91,17 @@ class Queue:
             heappop(self._came)
 
 
-def _is_one_file(parts: list[Comm]) -> bool:
-    """Whether one lane issued all parts on one stream, in this order."""
+def _is_one_file(parts: tuple[Comm, ...], torn: set[tuple[int, int]]) -> bool:
+    """Whether a rank comes to its parts in this order, whatever the times."""
     seqs = [part.seq for part in parts]
-    return len({(p.lane, p.stream) for p in parts}) <= 1 and seqs == sorted(seqs)
+    is_in_order = len({(p.lane, p.stream) for p in parts}) == 1 and seqs == sorted(seqs)
+    return is_in_order and not any((p.rank, p.batch) in torn for p in parts)
+
+
+def _is_torn(batch: list[Comm]) -> bool:
+    """Whether it was not issued in one go, by one lane on one stream."""
+    num_ids = batch[-1].id - batch[0].id + 1
+    return num_ids != len(batch) or len({(p.lane, p.stream) for p in batch}) > 1
 
 
 class Transfer:
@@ -163,6 +173,7 @@ class Matching:
         self.queues: dict[Key, Queue] = {}
         self._groups = program.groups
         self._by_key: dict[Key, Transfer] = {}
+        self._batches: defaultdict[tuple[int, int], list[Comm]] = defaultdict(list)
         recorded = set(program.header.ranks)
         for rank in sorted(recorded):
             self._take_rank(rank, program)
@@ -170,8 +181,9 @@ class Matching:
             _check(transfer, recorded)
             transfer.parts.sort(key=lambda c: (c.kind == "recv", c.rank))
             self._enqueue(transfer)
+        torn = {key for key, parts in self._batches.items() if _is_torn(parts)}
         for queue in self.queues.values():
-            queue.sort()
+            queue.sort(torn)
 
     def _take_rank(self, rank: int, program: Program) -> None:
         found = self.of_rank[rank] = {}
@@ -179,6 +191,8 @@ class Matching:
             if type(event) is Comm:
                 transfer = self._transfer(event)
                 transfer.parts.append(event)
+                if event.batch is not None:
+                    self._batches[rank, event.batch].append(event)
                 if found.setdefault(event.id, transfer) is not transfer:
                     raise UsageError(
                         f"a rank's transfers must have ids of their own; rank {rank} "

@@ -87,5 +87,5 @@ def test_every_benchmark_is_a_module_with_figures() -> None:
 
 
 def test_an_unknown_benchmark_is_told() -> None:
-    with pytest.raises(UsageError, match="one of: ranks.*; 'rank'"):
+    with pytest.raises(UsageError, match=r"one of: ranks.*; 'rank'"):
         registry.find("rank")
