@@ -10,6 +10,7 @@ Before: a Program of level "work". After: bytes. Pure: no torch, no clock.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, get_args
@@ -20,6 +21,7 @@ from labkit.record.program import Alloc, Event, Free, Program, Span
 
 KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 _Change: TypeAlias = Alloc | Free
+_END = sys.maxsize
 
 
 class Held(NamedTuple):
@@ -88,7 +90,7 @@ def curve(program: Program, rank: int) -> Curve:
             f"a curve is of one of the record's ranks {program.header.ranks}; got "
             f"rank {rank}. Use one of those"
         )
-    ledger = _Ledger(rank)
+    ledger = _Ledger(program, rank)
     seqs: list[int] = []
     times: list[float | None] = []
     columns: dict[MemoryKind, list[int]] = {kind: [] for kind in KINDS}
@@ -127,13 +129,13 @@ def held(
     found: list[Held | None] = []
     for rank, events in zip(program.header.ranks, program.events, strict=True):
         if after is None and step is None:
-            found.append(_at(rank, events, len(events)))
+            found.append(_at(program, rank, _END))
             continue
         ends = [
             span.last_seq for span in _spans(events)
             if after in (None, span.name) and step in (None, span.step)
         ]  # fmt: skip
-        found.append(_at(rank, events, max(ends)) if ends else None)
+        found.append(_at(program, rank, max(ends)) if ends else None)
     if not any(found) and found:
         raise UsageError(_no_span(program, after, step))
     return found
@@ -170,10 +172,11 @@ def _require_memory(program: Program) -> None:
 class _Ledger:
     """What one rank holds while its events are followed."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, program: Program, rank: int) -> None:
         self.bytes_by_kind: dict[MemoryKind, int] = dict.fromkeys(KINDS, 0)
         self.alive: dict[int, tuple[int, MemoryKind]] = {}
         self._rank = rank
+        self._has_times = program.header.has_times
 
     def follow(self, events: Sequence[Event]) -> Iterator[_Change]:
         """Take each change, and yield its last event.
@@ -218,14 +221,16 @@ class _Ledger:
 
     def snapshot(self, last: _Change | None, span: str | None) -> Held:
         """What is held now, after the change `last`."""
-        seq, at_s = (-1, None) if last is None else (last.seq, last.at_s)
+        seq = -1 if last is None else last.seq
+        # A dry run's storages came to be when it ran: no time of anything.
+        at_s = last.at_s if last is not None and self._has_times else None
         return Held(
             self._rank, seq, at_s, span, len(self.alive), dict(self.bytes_by_kind)
         )
 
 
 def _peak(program: Program, rank: int) -> Held:
-    ledger, events = _Ledger(rank), program.of(rank)
+    ledger, events = _Ledger(program, rank), program.of(rank)
     most = ledger.snapshot(None, None)
     for last in ledger.follow(events):
         if sum(ledger.bytes_by_kind.values()) > most.total_bytes:
@@ -233,10 +238,11 @@ def _peak(program: Program, rank: int) -> Held:
     return most._replace(span=_span_around(events, most.seq))
 
 
-def _at(rank: int, events: Sequence[Event], last_seq: int) -> Held:
+def _at(program: Program, rank: int, last_seq: int) -> Held:
     """What is held after the event numbered `last_seq`."""
+    events = program.of(rank)
     changes = [event for event in events if event.seq <= last_seq]
-    ledger = _Ledger(rank)
+    ledger = _Ledger(program, rank)
     last = max(ledger.follow(changes), key=lambda change: change.seq, default=None)
     return ledger.snapshot(last, _span_around(events, last_seq))
 

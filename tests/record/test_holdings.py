@@ -73,6 +73,11 @@ def test_a_resized_storage_is_one_moment_too() -> None:
     assert found.seqs == (0, 2, 4)
 
 
+def test_a_dry_run_has_no_times_even_if_it_took_some() -> None:
+    (peak,) = peaks(record(step(), source="dry"))
+    assert (peak.total_bytes, peak.at_s) == (550, None)
+
+
 def test_what_is_held_after_a_span_and_at_the_end() -> None:
     made_up = record(step())
     (after,) = held(made_up, after="forward")

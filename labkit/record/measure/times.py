@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from labkit.record.intervals import Intervals
 from labkit.record.measure import standstill
+from labkit.record.measure.awaited import Awaited
 from labkit.record.measure.clocks import Clocks
 from labkit.record.measure.cover import Cover
-from labkit.record.measure.standstill import Standstill
 from labkit.record.measure.steps import Steps
-from labkit.record.measure.transfers import Part, Transfer
+from labkit.record.measure.transfers import Transfer
 from labkit.record.program import Program
 
 
@@ -57,7 +57,7 @@ def of_ranks(
     """Each rank's times, and who stood still for whom."""
     times: list[RankTimes] = []
     waits: list[Waited] = []
-    clocks = Clocks(program.header)
+    clocks, awaited = Clocks(program.header), Awaited(program, transfers)
     compute, moving = _covers(program, found)
     for rank, events in zip(program.header.ranks, program.events, strict=True):
         window = steps.covers[rank]
@@ -69,12 +69,12 @@ def of_ranks(
             seconds = idle.length_within(part.start, part.end)
             if not seconds:
                 continue
-            two = _last_two(part, transfers)
+            two = awaited.last_two(part.comm)
             length[part.why] += seconds
             apart_s = clocks.apart_s(rank, two[0].comm.rank) if two else 0.0
             uncertain[part.comm.id] = min(part.wait_s, apart_s)
             if part.why == "late":
-                waits.append(Waited(rank, _late_one(rank, two, clocks), seconds))
+                waits.append(Waited(rank, awaited.rank(part.comm), seconds))
         under_way = moving[rank].common(window)
         rest = idle.length - length["transfer"] - length["late"]
         times.append(RankTimes(
@@ -105,22 +105,3 @@ def _covers(
         {rank: Cover(pieces) for rank, pieces in compute.items()},
         {rank: Cover(pieces) for rank, pieces in moving.items()},
     )
-
-
-def _last_two(
-    part: Standstill, transfers: Mapping[tuple[int, int], Transfer]
-) -> tuple[Part, Part] | None:
-    comm = part.comm
-    if comm.arrived_s is None:
-        return None
-    return transfers[comm.rank, comm.id].last_two(comm.arrived_s)
-
-
-def _late_one(rank: int, two: tuple[Part, Part] | None, clocks: Clocks) -> int | None:
-    """The rank that a rank stood still for: it came last, as far as clocks can tell."""
-    if two is None:
-        return None
-    last, before = two
-    apart_s = clocks.apart_s(last.comm.rank, before.comm.rank)
-    is_told = not apart_s or last.ready_s - before.ready_s > apart_s
-    return last.comm.rank if is_told and last.comm.rank != rank else None
