@@ -22,7 +22,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from labkit.errors import UsageError
@@ -34,7 +34,7 @@ from labkit.replay.machine import Machine
 from labkit.replay.prices import Prices, is_stretch
 from labkit.replay.retimed import retimed
 from labkit.replay.streams import Rank
-from labkit.replay.transfers import Matching
+from labkit.replay.transfers import Matching, Transfer
 from labkit.replay.transit import FreeNetwork, SharedNetwork
 
 Compute: TypeAlias = Literal["by cost", "as measured"]
@@ -59,9 +59,17 @@ def replay(
         UsageError: The record is incomplete, or depends on what it does not hold; a
             number of it or of the machine is none; waits form a circle.
     """
-    _check(program, machine, compute)
     with _collector_paused():
-        return _replayed(program, machine, compute)
+        settled = settle(program, machine, compute=compute)
+        has_times = program.header.has_times
+        return replace(
+            program,
+            header=_header(program.header, machine),
+            events=tuple(
+                retimed(settled.ranks[rank], settled.lanes[rank], has_times=has_times)
+                for rank in program.header.ranks
+            ),
+        )
 
 
 @contextmanager
@@ -80,7 +88,28 @@ def _collector_paused() -> Generator[None]:
             gc.enable()
 
 
-def _replayed(program: Program, machine: Machine, compute: Compute) -> Program:
+@dataclass(frozen=True)
+class Settled:
+    """When everything happens: what replay writes down, and what led to it.
+
+    Attributes:
+        ranks: By number: all their times are known.
+        lanes: Of each rank.
+        transfers: In their order; all have ended.
+    """
+
+    ranks: dict[int, Rank]
+    lanes: dict[int, list[Lane]]
+    transfers: list[Transfer]
+
+
+def settle(program: Program, machine: Machine, *, compute: Compute) -> Settled:
+    """Find all times of a Program on a machine. See `replay`.
+
+    Raises:
+        UsageError: As `replay` does.
+    """
+    _check(program, machine, compute)
     matching = Matching(program)
     has_stretches = compute == "as measured" and program.header.level == "comm"
     prices = Prices(machine, as_measured=has_stretches)
@@ -100,15 +129,7 @@ def _replayed(program: Program, machine: Machine, compute: Compute) -> Program:
     network.run()
     if not _is_done(lanes, matching):
         refuse_circle(lanes, machine.name)
-    has_times = program.header.has_times
-    return replace(
-        program,
-        header=_header(program.header, machine),
-        events=tuple(
-            retimed(ranks[number], lanes_by_rank[number], has_times=has_times)
-            for number in program.header.ranks
-        ),
-    )
+    return Settled(ranks, lanes_by_rank, matching.transfers)
 
 
 def _is_done(lanes: list[Lane], matching: Matching) -> bool:

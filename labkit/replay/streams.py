@@ -138,12 +138,16 @@ class Rank:
             case _:
                 return isinstance(event, Mark | HostRead)
 
+    def batch(self, comm: Comm) -> list[Comm]:
+        """What the rank issued as one with a transfer, which may be alone."""
+        return [comm] if comm.batch is None else self._batches[comm.batch]
+
     def arrive(self, comm: Comm, at_s: float) -> None:
         """The rank comes to a transfer: with all of its batch, if it has one."""
         if comm.batch is None:
             self.network.arrive(self.transfers[comm.id], at_s)
             return
-        batch, times = self._batches[comm.batch], self._batch_times[comm.batch]
+        batch, times = self.batch(comm), self._batch_times[comm.batch]
         times.append(at_s)
         if len(times) == len(batch):
             for each in batch:

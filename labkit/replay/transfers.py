@@ -39,7 +39,9 @@ class Queue:
     of the sends, whatever the times.
     """
 
-    __slots__ = ("_came", "at", "free_s", "is_busy", "is_fixed", "is_p2p", "order")
+    __slots__ = (
+        "_came", "_last", "at", "free_s", "is_busy", "is_fixed", "is_p2p", "order",
+    )  # fmt: skip
 
     def __init__(self, *, is_p2p: bool) -> None:
         self.is_p2p = is_p2p
@@ -49,6 +51,7 @@ class Queue:
         self.free_s = 0.0
         self.is_busy = False
         self._came: list[tuple[float, int, Transfer]] = []
+        self._last: Transfer | None = None
 
     def sort(self, torn: set[tuple[int, int]]) -> None:
         """Once all transfers are there: bring them in order.
@@ -65,8 +68,7 @@ class Queue:
         """The head, if all have come that it needs, in a queue whose order is fixed."""
         if self.at == len(self.order) or self.order[self.at].missing:
             return None
-        self.at += 1
-        return self.order[self.at - 1]
+        return self._begin(self.order[self.at])
 
     def come(self, transfer: Transfer) -> None:
         """Time has come to where all are there that the transfer needs."""
@@ -86,9 +88,14 @@ class Queue:
         """The first of it begins."""
         assert first is self.first()
         self.is_busy = True
-        self.at += 1
         if self.is_p2p:
             heappop(self._came)
+        self._begin(first)
+
+    def _begin(self, first: Transfer) -> Transfer:
+        self.at += 1
+        first.after, self._last = self._last, first
+        return first
 
 
 def _is_one_file(parts: tuple[Comm, ...], torn: set[tuple[int, int]]) -> bool:
@@ -113,14 +120,15 @@ class Transfer:
         queue: What it runs on; None where it runs beside all others.
         missing: How many ranks have yet to come.
         ready_s: When the last one came that has come so far.
+        after: What ran before it on its queue; None where nothing did, or not yet.
         latency_s, moving_s, links, rate, weight: See `labkit.replay.links`.
         arrived_s, ended_s: None until known.
         waiters: Who goes on when it ends.
     """
 
     __slots__ = (
-        "arrived_s", "ended_s", "has_come", "index", "is_full_rate", "latency_s",
-        "left", "links", "missing", "moving_s", "number", "parts", "queue", "ranks",
+        "after", "arrived_s", "ended_s", "has_come", "index", "is_full_rate",
+        "latency_s", "left", "links", "missing", "moving_s", "number", "parts", "queue", "ranks",
         "rate", "ready_s", "since_s", "version", "waiters", "weight",
     )  # fmt: skip
 
@@ -132,6 +140,7 @@ class Transfer:
         self.queue: Queue | None = None
         self.missing = len(ranks)
         self.ready_s = 0.0
+        self.after: Transfer | None = None
         self.has_come = False
         self.arrived_s: float | None = None
         self.ended_s: float | None = None
