@@ -128,8 +128,8 @@ class Transfer:
 
     __slots__ = (
         "after", "arrived_s", "ended_s", "has_come", "index", "is_full_rate",
-        "latency_s", "left", "links", "missing", "moving_s", "number", "parts", "queue", "ranks",
-        "rate", "ready_s", "since_s", "version", "waiters", "weight",
+        "latency_s", "left", "links", "missing", "moving_s", "number", "parts",
+        "queue", "ranks", "rate", "ready_s", "since_s", "version", "waiters", "weight",
     )  # fmt: skip
 
     def __init__(self, index: int, ranks: tuple[int, ...], number: int) -> None:
