@@ -116,9 +116,6 @@ def _memory(program: Program) -> Iterator[dict[str, Any]]:
             continue
         found = curve(program, rank)
         shown = {k: column for k, column in found.bytes_by_kind.items() if any(column)}
-        tid = next(
-            (n for thread, n in numbers.items() if thread.rank == rank), rank + 1
-        )
         for place, at_s in enumerate(found.times_s or ()):
             yield {
                 "ph": "C", "pid": rank + 1, "ts": round(at_s * 1e9) / 1e3,
