@@ -76,6 +76,7 @@ class RankStage:
                 backend="threads" if where == "threads" else "auto",
                 rendezvous=True,
                 quiet=True,
+                live=False,
             )
             self._clusters[where, world_size] = cluster
             # Starting up is not the answer's time.

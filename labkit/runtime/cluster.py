@@ -21,10 +21,9 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from types import FrameType
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from labkit.errors import (
     ClusterClosed,
@@ -35,14 +34,9 @@ from labkit.errors import (
     UsageError,
 )
 from labkit.record.events import P2P, Event
-from labkit.record.file import save
-from labkit.record.intervals import Row, rows
-from labkit.record.measure import Measures, measure
 from labkit.record.program import Header, Level, Program
 from labkit.record.reduce import RankLog, reduce
-from labkit.replay.engine import Compute, replay
-from labkit.replay.machine import Machine
-from labkit.runtime import devices, dry, payload, sources, verdict
+from labkit.runtime import devices, dry, live, payload, sources, verdict
 from labkit.runtime.diagnosis import Ledger
 from labkit.runtime.drive import AllDone, Drive, Interrupted, Team, Verdict
 from labkit.runtime.generation import Generation
@@ -50,12 +44,16 @@ from labkit.runtime.nodes import Door, JoinedGeneration
 from labkit.runtime.output import OutputPrinter
 from labkit.runtime.rank import travel
 from labkit.runtime.rank.messages import Done, Failure, Job, Knobs
+from labkit.runtime.recorded import Recorded
+
+if TYPE_CHECKING:
+    from labkit.view.place import Place
 
 _job_ids = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Recorded):
     """What a run left: one result a rank, and everything the ranks did."""
 
     ranks: tuple[int, ...]
@@ -69,49 +67,17 @@ class Run:
         """What each rank told, event by event."""
         return [log.events for log in self.logs]
 
-    @cached_property
-    def record(self) -> Program:
-        """Everything the ranks did, as one Program."""
+    def _reduced(self) -> Program:
         return reduce(self.logs, self.header)
-
-    def rows(self) -> list[Row]:
-        """Who computed, waited and transferred when: one row for each stretch."""
-        return rows(self.record)
-
-    def measure(self, **options: Any) -> Measures:
-        """Step time, exposed communication, overlap, bubble, bandwidths, traffic.
-
-        Takes the options of `labkit.record.measure.measure`. Each figure comes with
-        its definition.
-        """
-        return measure(self.record, **options)
-
-    def replay(self, machine: Machine, *, compute: Compute = "by cost") -> Program:
-        """The same work with the times of another machine: a model, never measured.
-
-        Args:
-            machine: Whose times, such as labkit.replay.machine.AlphaBeta(...).
-            compute: "by cost" needs `record="work"` or a dry run; "as measured" keeps
-                what compute took here and re-times the transfers alone.
-
-        Raises:
-            UsageError: The record cannot be given other times; the message says why.
-        """
-        return replay(self.record, machine, compute=compute)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the record to a file that `labkit.record.file.load` reads."""
-        return save(self.record, path)
-
-    def timeline(self, title: str = "") -> Any:
-        """A picture of the rows: compute above, communication and waiting below."""
-        from labkit.view.timeline import timeline
-
-        return timeline(self.record, title=title)
 
 
 class Cluster:
-    """`world_size` ranks that a notebook runs functions on."""
+    """`world_size` ranks that a notebook runs functions on.
+
+    Attributes:
+        live: Whether a run in a notebook that takes a while is drawn under its cell
+            while it goes on, and stays there as a picture.
+    """
 
     def __init__(
         self,
@@ -124,6 +90,7 @@ class Cluster:
         rendezvous: bool = False,
         nodes: str | None = None,
         quiet: bool = False,
+        live: bool = True,
     ) -> None:
         """Choose backend and devices, say so, and start the ranks in the background.
 
@@ -138,12 +105,14 @@ class Cluster:
                 deadlock.
             nodes: HOST:PORT at which ranks of other nodes join; nothing starts here.
             quiet: Say nothing.
+            live: Draw runs while they go on.
 
         Raises:
             UsageError: This machine cannot do it.
         """
         self.world_size = world_size
         self.rendezvous = rendezvous
+        self.live = live
         self._knobs: dict[int, Knobs] = {}
         self._lock = threading.Lock()
         if nodes is not None:
@@ -245,7 +214,8 @@ class Cluster:
         packed = payload.pack_call(function, args, kwargs, len(chosen))
         check_level(record)
         job = self._job(packed, chosen, filename=None, level=record)
-        return self._start(job, packed.warning, background=background)
+        place = live.place() if self.live else None
+        return self._start(job, packed.warning, place, background=background)
 
     def dry(
         self,
@@ -272,7 +242,9 @@ class Cluster:
         dry.check_world_size(size)
         packed = payload.pack_call(function, args, kwargs, size)
         if self._dry_workers is None:
-            self._dry_workers = Cluster(dry.num_workers(), device="cpu", quiet=True)
+            self._dry_workers = Cluster(
+                dry.num_workers(), device="cpu", quiet=True, live=False
+            )
         try:
             recorded = dry.run(self._dry_workers, packed.body, size)
         except BaseException:
@@ -290,7 +262,7 @@ class Cluster:
         packed = payload.pack_cell(source, brought, len(chosen))
         packed.cells[filename] = source
         job = self._job(packed, chosen, filename=filename)
-        self._start(job, None, background=False)
+        self._start(job, None, None, background=False)
 
     def _job(
         self,
@@ -313,16 +285,18 @@ class Cluster:
             level=level,
         )
 
-    def _start(self, job: Job, warning: str | None, *, background: bool) -> Any:
+    def _start(
+        self, job: Job, warning: str | None, place: Place | None, *, background: bool
+    ) -> Any:
         if warning:
             sys.stderr.write(f"[labkit] {warning}\n")
         if background:
             self._occupy()
-            self._background = BackgroundRun(partial(self._drive_and_free, job))
+            self._background = BackgroundRun(partial(self._drive_and_free, job, place))
             return self._background
         with _sigint_as_flag() as is_interrupted:
             self._occupy()
-            return self._drive_and_free(job, is_interrupted)
+            return self._drive_and_free(job, place, is_interrupted)
 
     def _occupy(self) -> None:
         if not self._lock.acquire(blocking=False):
@@ -332,18 +306,33 @@ class Cluster:
                 "it with .stop(), or make a second Cluster"
             )
 
-    def _drive_and_free(self, job: Job, is_interrupted: Callable[[], bool]) -> Run:
+    def _drive_and_free(
+        self, job: Job, place: Place | None, is_interrupted: Callable[[], bool]
+    ) -> Run:
         try:
-            return self._drive(job, is_interrupted)
+            return self._drive(job, place, is_interrupted)
         finally:
             self._lock.release()
 
-    def _drive(self, job: Job, is_interrupted: Callable[[], bool]) -> Run:
+    def _drive(
+        self, job: Job, place: Place | None, is_interrupted: Callable[[], bool]
+    ) -> Run:
         self._bury()
         if self._team is None:
             self._team = self._new_team(is_interrupted)
         printer = OutputPrinter(self.world_size)
-        drive = Drive(self._team, job, printer, is_interrupted)
+        view = live.view(self._team, job.ranks, place)
+        drive = Drive(self._team, job, printer, is_interrupted, view)
+        if view is None:
+            return self._watch(drive, printer)
+        try:
+            run = self._watch(drive, printer)
+            view.end(run.timeline)
+            return run
+        finally:
+            view.end(partial(live.broken, drive, self.world_size))
+
+    def _watch(self, drive: Drive, printer: OutputPrinter) -> Run:
         began_s = time.monotonic()
         try:
             ended = drive.run()

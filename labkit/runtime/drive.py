@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import MismatchError
 from labkit.record.events import Event
@@ -25,6 +25,9 @@ from labkit.runtime.output import OutputPrinter
 from labkit.runtime.rank.messages import Done, Failure, Job, Pong
 from labkit.runtime.rank.wire import Frame, FrameKind
 from labkit.runtime.watch import SilenceWatch
+
+if TYPE_CHECKING:
+    from labkit.view.live import LiveView
 
 TICK_S = 0.02
 # A mismatch often makes a rank raise or die: give its report time to be the headline.
@@ -112,6 +115,7 @@ class Drive:
         job: Job,
         printer: OutputPrinter,
         is_interrupted: Callable[[], bool],
+        live: LiveView | None = None,
     ) -> None:
         self.team = team
         self.ranks = job.ranks
@@ -122,6 +126,7 @@ class Drive:
         self._job = job
         self._printer = printer
         self._is_interrupted = is_interrupted
+        self._live = live
         self._since: dict[Any, float] = {}
         self._watch = SilenceWatch(team)
         self._changed = True
@@ -158,6 +163,8 @@ class Drive:
         for happening in self.team.generation.channels.pump(timeout_s):
             self._take(happening)
         self._printer.tick()
+        if self._live is not None:
+            self._live.tick(time.monotonic())
 
     def _drain(self) -> None:
         """Take in what is already there, so that a rank's last lines are not lost.
@@ -192,6 +199,8 @@ class Drive:
             events = frame.load()
             self.team.ledger.add(rank, events)
             self.events.setdefault(rank, []).extend(events)
+            if self._live is not None:
+                self._live.feed(rank, events)
         elif kind is FrameKind.READY:
             self.team.ready.add(rank)
         elif kind is FrameKind.OUTPUT:
@@ -207,6 +216,8 @@ class Drive:
             return
         self.outcomes[rank] = outcome
         self.team.variables[rank] = outcome.variables
+        if self._live is not None:
+            self._live.finish(rank)
         if isinstance(outcome, Done):
             self.team.ledger.finish(rank)
         else:

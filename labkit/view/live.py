@@ -34,7 +34,7 @@ MAX_OPEN = 256
 MAX_NAME, MAX_NEW_NAMES = 60, 64
 RECORD_BYTES = 8 * WIDTH
 RACE_COLOR = "#F0E442"
-NO_RECORD = "The run ended without a record."
+NO_PICTURE = "There is no picture of this run."
 _LOOKS: dict[LiveKind, tuple[str, Look, str]] = {
     "compute": ("compute", chart.COMPUTE, ""),
     "forward": ("compute", chart.FORWARD, ""),
@@ -85,6 +85,7 @@ class LiveView:
         *,
         title: str = "",
         wanted: bool = True,
+        place: Place | None = None,
         groups: Mapping[str, tuple[int, ...]] | None = None,
         offsets_s: Mapping[int, float] | None = None,
     ) -> None:
@@ -94,6 +95,7 @@ class LiveView:
             ranks: Whose events will come.
             title: Stands above the picture.
             wanted: Whether this is a notebook at all.
+            place: Where it will be; by default under the cell that runs now.
             groups: Groups made in runs before, with their ranks.
             offsets_s: What to subtract from a rank's clock to have the caller's.
         """
@@ -101,7 +103,7 @@ class LiveView:
         self.is_given_up = not wanted
         self._ranks = tuple(ranks)
         self._title = title
-        self._place = Place() if wanted else None
+        self._place = (place or Place()) if wanted else None
         self._new_reader = partial(
             LiveReader, ranks, groups=groups, offsets_s=offsets_s
         )
@@ -114,6 +116,7 @@ class LiveView:
         self._news = 0
         self._seq = 0
         self._num_names = 0
+        self._is_flushed = False
 
     @_harmless
     def feed(self, rank: int, events: Sequence[Event]) -> None:
@@ -146,6 +149,8 @@ class LiveView:
         if self.is_given_up:
             return
         if self._began_s is None:
+            if not self._news:
+                return  # Ranks that are only starting are nothing to look at.
             self._began_s = now_s
         if not self.is_shown:
             if now_s - self._began_s >= SHOW_AFTER_S:
@@ -157,25 +162,34 @@ class LiveView:
         ):
             self._send(now_s)
 
-    def end(self, still: Still | None = None) -> None:
+    def end(self, draw: Callable[[], Still] | None = None) -> None:
         """Put the picture that stays where the live one was; if none was, do nothing.
 
-        Without a picture a line of text says that there is none.
+        Where there is no picture, or it cannot be drawn, a line of text says so. Of
+        several calls the first counts.
+
+        Args:
+            draw: Draws the picture; not called if there is no use for it.
         """
         if self.is_shown:
-            self._replace(still)
+            self.flush(time.monotonic())
+            self._replace(draw)
             self._close()
         self.is_given_up, self.is_shown = True, False
         self._waiting.clear()
         self._reader = None
 
     @_harmless
-    def _replace(self, still: Still | None) -> None:
+    def _replace(self, draw: Callable[[], Still] | None) -> None:
         assert self._place is not None
-        if still is not None:
-            self._place.show_still(still)
-        else:
-            self._place.show({"text/plain": NO_RECORD})
+        shown = False
+        try:
+            if draw is not None:
+                self._place.show_still(draw())
+                shown = True
+        finally:
+            if not shown:
+                self._place.show({"text/plain": NO_PICTURE})
 
     @_harmless
     def _close(self) -> None:
@@ -185,7 +199,8 @@ class LiveView:
     @_harmless
     def flush(self, now_s: float) -> None:
         """Send all that there is now, for the last time."""
-        if self.is_shown and not self.is_given_up:
+        if self.is_shown and not self.is_given_up and not self._is_flushed:
+            self._is_flushed = True
             self._send(now_s, ended=True)
 
     def _show(self) -> None:

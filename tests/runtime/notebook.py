@@ -7,7 +7,7 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tests.runtime.processes import below, wait_gone
 
 # So that a new interpreter finds the labkit under test, installed or not.
 PYTHONPATH = str(Path(labkit.__file__).resolve().parents[1])
+SHOWN = ("stream", "display_data", "update_display_data", "execute_result")
 FIRST_CELL = """
 import os, time
 import torch, torch.distributed as dist
@@ -62,8 +63,14 @@ class Reply:
 class Notebook:
     """One kernel and what its cells answer."""
 
-    def __init__(self, *kernel_arguments: str, world_size: int | None = None) -> None:
+    def __init__(
+        self,
+        *kernel_arguments: str,
+        world_size: int | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self._arguments = list(kernel_arguments)
+        self._variables = dict(variables or {})
         self._manager = KernelManager(kernel_name="python3")
         self._first_cell = FIRST_CELL.format(world_size=world_size)
         self._world_size = world_size
@@ -74,7 +81,7 @@ class Notebook:
     def _begin(self) -> None:
         assert self._manager.kernel_spec is not None
         self._manager.kernel_spec.argv[0] = sys.executable
-        env = {**os.environ, "PYTHONPATH": PYTHONPATH}
+        env = {**os.environ, "PYTHONPATH": PYTHONPATH, **self._variables}
         self._manager.start_kernel(extra_arguments=self._arguments, env=env)
         self._connect()
 
@@ -140,7 +147,7 @@ class Notebook:
         elif kind == "error":
             self._reply.ename, self._reply.evalue = content["ename"], content["evalue"]
             self._reply.shown = "\n".join(content["traceback"])
-        elif kind in ("stream", "display_data", "execute_result"):
+        elif kind in SHOWN:
             self._reply.outputs.append({"output_type": kind, **content})
 
     def interrupt(self) -> None:

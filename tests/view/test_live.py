@@ -70,7 +70,7 @@ def test_it_shows_the_run_and_then_the_picture_that_stays(page: Page) -> None:
     assert view.is_shown
     view.flush(page.now_s)
     still = timeline(of_events(every))
-    view.end(still)
+    view.end(lambda: still)
     first, last = page.shown
     assert WIDGET in first
     assert first["text/plain"] == "Live timeline of 2 ranks"
@@ -96,8 +96,36 @@ def test_a_short_run_shows_nothing_and_makes_nothing(
         view.tick(now_s)
     view.finish(0)
     assert view._reader is None
-    view.end(timeline(of_events([[SpanStart("forward", 0, 5.0), SpanEnd(0, 6.0)]])))
+    view.end(
+        lambda: timeline(of_events([[SpanStart("forward", 0, 5.0), SpanEnd(0, 6.0)]]))
+    )
     assert (page.shown, page.messages) == ([], [])
+
+
+def test_ranks_that_are_only_starting_are_not_shown(page: Page) -> None:
+    view = LiveView([0])
+    for now_s in (5.0, 6.0, 7.0):
+        view.tick(now_s)
+    view.feed(0, [SpanStart("forward", 0, 7.0)])
+    view.tick(7.01)
+    assert not view.is_shown
+    view.tick(7.02 + SHOW_AFTER_S)
+    assert view.is_shown
+    view.end()
+
+
+def test_a_picture_that_cannot_be_drawn_is_no_error_of_the_run(
+    page: Page, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> Any:
+        raise ValueError("no such font")
+
+    view = LiveView(range(2))
+    page.play(view, batches(training(2, 20), 0.02))
+    view.end(fails)
+    view.end(fails)
+    assert page.shown[-1] == {"text/plain": live.NO_PICTURE}
+    assert capsys.readouterr().err.count("no such font") == 1
 
 
 def test_what_came_before_it_was_shown_is_drawn_too(page: Page) -> None:
@@ -107,7 +135,7 @@ def test_what_came_before_it_was_shown_is_drawn_too(page: Page) -> None:
     starts = [r[3] for _, _, records, _ in page.messages for r in records.tolist()]
     assert min(starts) == 0.0
     view.end()
-    assert page.shown[-1] == {"text/plain": live.NO_RECORD}
+    assert page.shown[-1] == {"text/plain": live.NO_PICTURE}
 
 
 def test_no_message_is_large_and_few_are_sent(page: Page) -> None:
@@ -186,7 +214,7 @@ def test_wi_07_an_error_of_the_widget_never_reaches_the_run(
         assert view.is_given_up
         view.finish(0)
         view.flush(page.now_s)
-        view.end(timeline(of_events(every)))
+        view.end(lambda: timeline(of_events(every)))
     told = capsys.readouterr().err
     assert told.count("[labkit]") == 1
     assert "the kernel's hooks have changed" in told
@@ -202,7 +230,7 @@ def test_wi_03_where_widgets_do_not_show_the_run_goes_on(
     view = LiveView(range(2))
     page.play(view, batches(training(2, 20), 0.02))
     assert view.is_given_up
-    view.end(None)
+    view.end()
     assert page.shown == []
 
 

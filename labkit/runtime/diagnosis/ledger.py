@@ -44,6 +44,12 @@ class Ledger:
             CommEnd: self._on_comm_end,
         }
 
+    @property
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """The ranks of each group that was made, by its uid."""
+        known = self._matcher.groups.values()
+        return {group.uid: group.members for group in known}
+
     # What happens.
 
     def start(self, ranks: Sequence[int]) -> None:

@@ -1,0 +1,63 @@
+"""The live timeline of a run: when there is one, and what stays when the run broke."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from labkit.record.program import Header
+from labkit.record.reduce import RankLog, reduce
+from labkit.runtime import sources
+from labkit.runtime.drive import Drive, Team
+from labkit.runtime.nodes import JoinedGeneration
+
+if TYPE_CHECKING:
+    from labkit.view.bundle import Still
+    from labkit.view.live import LiveView
+    from labkit.view.place import Place
+
+BROKEN = "The run did not end well: this is what its ranks had told by then."
+
+
+def place() -> Place | None:
+    """Where the cell that runs now shows its picture; None outside of a notebook."""
+    if not sources.in_notebook():
+        return None
+    from labkit.view.place import Place
+
+    return Place()
+
+
+def view(team: Team, ranks: tuple[int, ...], where: Place | None) -> LiveView | None:
+    """The live timeline of a run on some ranks, if it can have one.
+
+    Ranks of another machine have another clock, which only their record is set by.
+    """
+    if where is None or not _is_on_this_clock(team):
+        return None
+    from labkit.view.live import LiveView
+
+    return LiveView(ranks, place=where, groups=team.ledger.groups)
+
+
+def _is_on_this_clock(team: Team) -> bool:
+    if not isinstance(team.generation, JoinedGeneration):
+        return True
+    hosts = {hello.host for hello in team.generation.hellos.values()}
+    return hosts == {socket.gethostname()}
+
+
+def broken(drive: Drive, world_size: int) -> Still:
+    """The timeline of what was heard of a run that did not end well."""
+    from labkit.view.timeline import timeline
+
+    team = drive.team
+    header = Header(
+        world_size=world_size,
+        ranks=drive.ranks,
+        device=team.device,
+        backend=team.backend,
+        level=drive.level,
+    )
+    logs = [RankLog(r, drive.events[r], team.ledger.groups) for r in drive.ranks]
+    return timeline(reduce(logs, header), caption=BROKEN)
