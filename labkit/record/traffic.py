@@ -280,6 +280,7 @@ class Counters:
         root = 0 if comm.peer is None else ranks.index(comm.peer)
         size = item_bytes(comm.dtype)
         own = None
-        if comm.send_splits is not None:
+        # A call with too few pieces is counted before the backend refuses it.
+        if comm.send_splits is not None and position < len(comm.send_splits):
             own = comm.send_splits[position] * size
         return Share(comm.payload_bytes, len(ranks), position, root, size, own)

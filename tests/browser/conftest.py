@@ -28,9 +28,9 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    """The browser itself."""
+    """The browser itself. While it lives, this thread has a running event loop."""
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=chromium, args=CHROMIUM_FLAGS

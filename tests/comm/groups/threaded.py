@@ -25,7 +25,7 @@ gather_function = _first(functional, "all_gather_single", "all_gather_tensor")
 
 
 def recorders(world_size: int) -> list[Recorder]:
-    return [Recorder() for _ in range(world_size)]
+    return [Recorder(rank) for rank in range(world_size)]
 
 
 def outcomes(
