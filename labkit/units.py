@@ -10,13 +10,18 @@ _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
+def byte_unit(num_bytes: float) -> tuple[int, str]:
+    """The power of 2 in which a size has up to 4 digits: (1024, "KiB") for 1536."""
+    power = 0
+    while abs(num_bytes) >= 1024 ** (power + 1) and power < len(_BINARY) - 1:
+        power += 1
+    return 1024**power, _BINARY[power]
+
+
 def format_bytes(num_bytes: float) -> str:
     """Format a size in powers of 2: `format_bytes(1536)` is "1.5 KiB"."""
-    value, power = float(num_bytes), 0
-    while abs(value) >= 1024 and power < len(_BINARY) - 1:
-        value /= 1024
-        power += 1
-    unit = _BINARY[power]
+    size, unit = byte_unit(num_bytes)
+    value = float(num_bytes) / size
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
 
 

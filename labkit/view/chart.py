@@ -24,6 +24,13 @@ MARK_AT = -0.42
 ROW_PIXELS, MIN_ROW_PIXELS, MAX_PIXELS = 62, 14, 1000
 
 
+def time_unit(duration_s: float) -> tuple[float, str]:
+    """Units of a time axis in a second, and their name."""
+    if duration_s >= 2:
+        return 1.0, "s"
+    return (1e3, "ms") if duration_s >= 2e-3 else (1e6, "us")
+
+
 class Look(NamedTuple):
     """One entry of the legend. Colours are Okabe and Ito's, told apart by all eyes."""
 
@@ -97,9 +104,7 @@ class Chart:
     @property
     def unit(self) -> tuple[float, str]:
         """Units of the time axis in a second, and their name."""
-        if self.duration >= 2:
-            return 1.0, "s"
-        return (1e3, "ms") if self.duration >= 2e-3 else (1e6, "us")
+        return time_unit(self.duration)
 
     @property
     def row_pixels(self) -> int:

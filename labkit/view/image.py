@@ -21,15 +21,13 @@ WIDTH = 900  # Of the image on the page, in CSS pixels.
 SHARPNESS = 1
 _DPI = 100
 _LINE, _TITLE, _LEGEND, _AXIS, _LEFT, _RIGHT = 17, 24, 34, 46, 58, 14
-_LINE_LETTERS = 135
+LINE_LETTERS = 135
 _MAX_ARROWHEADS = 300
 
 
 def render(chart: Chart) -> tuple[bytes, tuple[int, int]]:
     """The chart as PNG, and the width and height at which it is to be shown."""
-    lines = [
-        part for line in chart.lines for part in textwrap.wrap(line, _LINE_LETTERS)
-    ]
+    lines = [part for line in chart.lines for part in textwrap.wrap(line, LINE_LETTERS)]
     rows = max(1, len(chart.row_labels))
     below = _AXIS + _LINE * len(lines)
     above = _LEGEND + (_TITLE if chart.title else 0)

@@ -45,7 +45,7 @@ def _layout(chart: Chart) -> dict[str, Any]:
     rows = max(1, len(chart.row_labels))
     return {
         "title": {
-            "text": _plain(chart.title), "font": {"size": 15},
+            "text": plain(chart.title), "font": {"size": 15},
             "x": 0, "xref": "paper", "xanchor": "left",
             "y": 1, "yanchor": "top", "pad": {"t": 6},
         },
@@ -63,7 +63,7 @@ def _layout(chart: Chart) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that plotly shows as it is, tags and all."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -108,7 +108,7 @@ def _guide_labels(chart: Chart) -> list[dict[str, Any]]:
 def _texts(chart: Chart) -> list[dict[str, Any]]:
     return [
         {
-            "xref": "paper", "yref": "paper", "x": 0, "y": 0, "text": _plain(line),
+            "xref": "paper", "yref": "paper", "x": 0, "y": 0, "text": plain(line),
             "showarrow": False, "xanchor": "left", "yanchor": "top", "align": "left",
             "yshift": -_AXIS_PIXELS - number * LINE_PIXELS,
         }
@@ -161,7 +161,7 @@ def _dots(dots: Sequence[Dot], scale: float, name: str) -> go.Scatter:
     return go.Scatter(
         name=name, x=[dot.x * scale for dot in dots], y=[dot.y for dot in dots],
         mode="markers+text", cliponaxis=False,
-        text=[_plain(dot.label) if dot.side != "none" else "" for dot in dots],
+        text=[plain(dot.label) if dot.side != "none" else "" for dot in dots],
         textposition=[_POSITION[dot.side] for dot in dots],
         textfont={"size": 10, "color": TEXT},
         marker={"symbol": "triangle-down", "size": 9, "color": TEXT},
