@@ -109,7 +109,7 @@ def read(program: Program) -> Intervals:
         raise UsageError(
             f"to be drawn or measured, a record needs times; this one is "
             f"{program.header.source} and has none. Give it those of some hardware: "
-            "run.replay(machine)"
+            'run.replay("dgx-h100")'
         )
     cutters = [
         _Cutter(program, events, rank).follow()

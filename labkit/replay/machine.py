@@ -57,6 +57,11 @@ class Machine(Protocol):
         ...
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What it leaves out or had to guess, in sentences: below every picture."""
+        ...
+
+    @property
     def launch_s(self) -> float:
         """Host time to launch one kernel."""
         ...
@@ -120,6 +125,9 @@ class AlphaBeta:
     ranks_per_node: int | None = None
     nic_bytes_per_s: float | None = None
     name: str = "alpha-beta model"
+    notes: tuple[str, ...] = (
+        "Rates are the same at every size, and collectives always go round a ring.",
+    )
 
     def __post_init__(self) -> None:
         """Refuse numbers that no machine has.

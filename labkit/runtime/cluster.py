@@ -21,8 +21,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -35,13 +34,8 @@ from labkit.errors import (
     UsageError,
 )
 from labkit.record.events import P2P, Event
-from labkit.record.file import save
-from labkit.record.intervals import Row, rows
-from labkit.record.measure import Measures, measure
 from labkit.record.program import Header, Level, Program
 from labkit.record.reduce import RankLog, reduce
-from labkit.replay.engine import Compute, replay
-from labkit.replay.machine import Machine
 from labkit.runtime import devices, dry, live, payload, sources, verdict
 from labkit.runtime.diagnosis import Ledger
 from labkit.runtime.drive import AllDone, Drive, Interrupted, Team, Verdict
@@ -50,6 +44,7 @@ from labkit.runtime.nodes import Door, JoinedGeneration
 from labkit.runtime.output import OutputPrinter
 from labkit.runtime.rank import travel
 from labkit.runtime.rank.messages import Done, Failure, Job, Knobs
+from labkit.runtime.recorded import Recorded
 
 if TYPE_CHECKING:
     from labkit.view.place import Place
@@ -58,7 +53,7 @@ _job_ids = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Recorded):
     """What a run left: one result a rank, and everything the ranks did."""
 
     ranks: tuple[int, ...]
@@ -72,45 +67,8 @@ class Run:
         """What each rank told, event by event."""
         return [log.events for log in self.logs]
 
-    @cached_property
-    def record(self) -> Program:
-        """Everything the ranks did, as one Program."""
+    def _reduced(self) -> Program:
         return reduce(self.logs, self.header)
-
-    def rows(self) -> list[Row]:
-        """Who computed, waited and transferred when: one row for each stretch."""
-        return rows(self.record)
-
-    def measure(self, **options: Any) -> Measures:
-        """Step time, exposed communication, overlap, bubble, bandwidths, traffic.
-
-        Takes the options of `labkit.record.measure.measure`. Each figure comes with
-        its definition.
-        """
-        return measure(self.record, **options)
-
-    def replay(self, machine: Machine, *, compute: Compute = "by cost") -> Program:
-        """The same work with the times of another machine: a model, never measured.
-
-        Args:
-            machine: Whose times, such as labkit.replay.machine.AlphaBeta(...).
-            compute: "by cost" needs `record="work"` or a dry run; "as measured" keeps
-                what compute took here and re-times the transfers alone.
-
-        Raises:
-            UsageError: The record cannot be given other times; the message says why.
-        """
-        return replay(self.record, machine, compute=compute)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the record to a file that `labkit.record.file.load` reads."""
-        return save(self.record, path)
-
-    def timeline(self, title: str = "") -> Any:
-        """A picture of the rows: compute above, communication and waiting below."""
-        from labkit.view.timeline import timeline
-
-        return timeline(self.record, title=title)
 
 
 class Cluster:

@@ -15,10 +15,8 @@ from labkit import Cluster, Run
 from labkit.errors import RankFailed, UsageError
 from labkit.record.file import load
 from labkit.record.intervals import rows
-from labkit.record.measure import measure
 from labkit.record.program import Comm, HostRead, Program, Wait, Work, without_times
 from labkit.replay.machine import AlphaBeta
-from labkit.view.timeline import timeline
 from tests.runtime import recorded_programs as programs
 from tests.runtime.lines import bare_number_of
 
@@ -194,7 +192,7 @@ MACHINE = AlphaBeta(
 
 def exposed_share(run: Run) -> float:
     """What share of a step compute stands still for transfers, on MACHINE."""
-    found = measure(run.replay(MACHINE), skip_steps=1)
+    found = run.replay(MACHINE).measure(skip_steps=1)
     return found.exposed_s / found.step_s
 
 
@@ -212,7 +210,7 @@ def test_ddp_overlaps_as_its_hand_written_twin_does(ranks: Cluster) -> None:
     assert shares["naive"] > shares["overlapped"] + 0.03
     racy = ranks.run(programs.overlapped, waits=False, record="work")
     assert exposed_share(racy) < shares["overlapped"] / 3
-    assert racy.replay(MACHINE).races == racy.record.races != ()
+    assert racy.replay(MACHINE).record.races == racy.record.races != ()
 
 
 def test_replay_of_a_run_needs_costs_or_keeps_what_was_measured(
@@ -222,8 +220,8 @@ def test_replay_of_a_run_needs_costs_or_keeps_what_was_measured(
     with pytest.raises(UsageError, match='record="work"'):
         run.replay(MACHINE)
     kept = run.replay(MACHINE, compute="as measured")
-    assert kept.header.hardware == MACHINE.name
-    assert "computed by a model of alpha-beta model" in str(timeline(kept))
+    assert kept.record.header.hardware == MACHINE.name
+    assert "computed by a model of alpha-beta model" in str(kept.timeline())
 
 
 def test_a_run_is_measured_saved_and_loaded(ranks: Cluster, tmp_path: Path) -> None:

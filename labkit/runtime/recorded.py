@@ -1,0 +1,161 @@
+"""What one can ask of a record: its rows, measures and picture, and other times.
+
+A Run has a record of what its ranks did. A Replay has the same events, with the times
+of another machine. Both are asked alike:
+
+    run.timeline()                             as it was
+    run.replay("dgx-h100").timeline()          as it would be there, by a model
+    run.whatif("dgx-h100")                     as it would be, with sliders
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.errors import UsageError
+from labkit.record.file import save
+from labkit.record.intervals import Row, rows
+from labkit.record.measure import Measures, measure
+from labkit.record.program import Program
+from labkit.replay.caption import caption
+from labkit.replay.catalog import hardware
+from labkit.replay.engine import Compute, replay
+from labkit.replay.hardware import Hardware
+from labkit.replay.machine import Machine
+from labkit.units import format_seconds
+
+if TYPE_CHECKING:
+    from labkit.view.bundle import Still
+    from labkit.view.whatif import Panel
+
+NODE_SIZES = (1, 2, 4, 8)
+
+
+class Recorded(ABC):
+    """Everything here is read from `record`."""
+
+    @abstractmethod
+    def _reduced(self) -> Program:
+        """What `record` is."""
+
+    @cached_property
+    def record(self) -> Program:
+        """Everything the ranks did, as one Program."""
+        return self._reduced()
+
+    @property
+    def caption(self) -> str:
+        """What is to be said of the times."""
+        return ""
+
+    def rows(self) -> list[Row]:
+        """Who computed, waited and transferred when: one row for each stretch."""
+        return rows(self.record)
+
+    def measure(self, **options: Any) -> Measures:
+        """Step time, exposed communication, overlap, bubble, bandwidths, traffic.
+
+        Takes the options of `labkit.record.measure.measure`. Each figure comes with
+        its definition.
+        """
+        return measure(self.record, **options)
+
+    def replay(self, machine: Machine | str, *, compute: Compute = "by cost") -> Replay:
+        """The same work with the times of another machine: a model, never measured.
+
+        Args:
+            machine: Whose times: "dgx-h100" and other names that
+                `labkit.replay.catalog` lists, or a machine of one's own, such as
+                labkit.replay.machine.AlphaBeta(...).
+            compute: "by cost" needs `record="work"` or a dry run; "as measured" keeps
+                what compute took here and re-times the transfers alone.
+
+        Raises:
+            UsageError: There is no such machine, or the record cannot be given other
+                times; the message says why.
+        """
+        chosen = hardware(machine) if isinstance(machine, str) else machine
+        return Replay(chosen, replay(self.record, chosen, compute=compute))
+
+    def whatif(self, machine: Hardware | str, *, compute: Compute = "by cost") -> Panel:
+        """Sliders for a machine, and the timeline that follows them.
+
+        Args:
+            machine: Where the sliders start: its name, or a hardware model.
+            compute: As for `replay`.
+
+        Raises:
+            UsageError: As `replay` does.
+        """
+        from labkit.view.whatif import Panel, Question, Settings
+
+        start = hardware(machine) if isinstance(machine, str) else machine
+        _check_knobs(start)
+        machines: dict[str, Hardware] = {}
+
+        def retime(settings: Settings) -> Program:
+            turned = start.with_(**settings._asdict())
+            machines[turned.name] = turned
+            return replay(self.record, turned, compute=compute)
+
+        return Panel(Question(
+            retime=retime,
+            start=Settings(
+                start.link_bytes_per_s, start.latency_s, start.flops_per_s,
+                start.ranks_per_node,
+            ),
+            node_sizes=sorted({*NODE_SIZES, start.ranks_per_node}),
+            title=start.name,
+            caption=lambda drawn: caption(machines[drawn.header.hardware], drawn),
+        ))  # fmt: skip
+
+    def save(self, path: str | Path) -> Path:
+        """Write the record to a file that `labkit.record.file.load` reads."""
+        return save(self.record, path)
+
+    def timeline(self, title: str = "") -> Still:
+        """A picture of the rows: compute above, communication and waiting below."""
+        from labkit.view.timeline import timeline
+
+        return timeline(self.record, title=title, caption=self.caption)
+
+
+@dataclass(frozen=True, repr=False)
+class Replay(Recorded):
+    """A record with the times of another machine: computed by a model.
+
+    Attributes:
+        machine: Whose times.
+        program: The events with these times: `record`.
+    """
+
+    machine: Machine
+    program: Program
+
+    def _reduced(self) -> Program:
+        return self.program
+
+    @property
+    def caption(self) -> str:
+        """What share is launches and latency, and what the model leaves out."""
+        return caption(self.machine, self.record)
+
+    def __repr__(self) -> str:
+        took = format_seconds(self.record.duration_s)
+        ranks = len(self.record.header.ranks)
+        return (
+            f"{took} on {self.machine.name} by a model, {ranks} ranks. {self.caption}"
+        )
+
+
+def _check_knobs(machine: object) -> None:
+    """Hold that a panel has knobs to turn."""
+    if not isinstance(machine, Hardware):
+        raise UsageError(
+            f"a panel turns the knobs of a hardware model; {type(machine).__name__} "
+            'has none. Start from one: run.whatif("dgx-h100")'
+        )
