@@ -117,6 +117,7 @@ class LiveView:
         self._seq = 0
         self._num_names = 0
         self._is_flushed = False
+        self._owes_still = False
 
     @_harmless
     def feed(self, rank: int, events: Sequence[Event]) -> None:
@@ -173,9 +174,11 @@ class LiveView:
         """
         if self.is_shown:
             self.flush(time.monotonic())
+        if self.is_shown or self._owes_still:
             self._replace(draw)
+        if self.is_shown:
             self._close()
-        self.is_given_up, self.is_shown = True, False
+        self.is_given_up, self.is_shown, self._owes_still = True, False, False
         self._waiting.clear()
         self._reader = None
 
@@ -205,8 +208,11 @@ class LiveView:
 
     def _show(self) -> None:
         """Make the widget, and put it on the page."""
-        if not front_end().shows_widgets:
+        found = front_end()
+        if not found.shows_widgets:
             self.is_given_up = True
+            # A page that should have shown it; a converter asks for nothing.
+            self._owes_still = bool(found.hint)
             self._waiting.clear()
             return
         assert self._place is not None

@@ -223,14 +223,27 @@ def test_wi_07_an_error_of_the_widget_never_reaches_the_run(
     assert len(stills) == (2 if broken == "send" else 0)
 
 
-def test_wi_03_where_widgets_do_not_show_the_run_goes_on(
+def test_wi_01_wi_03_where_widgets_are_missing_the_picture_that_stays_is_shown(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "front_end", lambda: FrontEnd(False, "a hint"))
+    every = training(2, 20)
     view = LiveView(range(2))
-    page.play(view, batches(training(2, 20), 0.02))
+    page.play(view, batches(every, 0.02))
     assert view.is_given_up
-    view.end()
+    view.end(lambda: timeline(of_events(every)))
+    view.end(lambda: timeline(of_events(every)))
+    assert [set(shown) for shown in page.shown] == [{PLOTLY, "image/png", "text/plain"}]
+
+
+def test_where_there_is_no_page_nothing_is_shown(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "front_end", lambda: FrontEnd(False))
+    every = training(2, 20)
+    view = LiveView(range(2))
+    page.play(view, batches(every, 0.02))
+    view.end(lambda: timeline(of_events(every)))
     assert page.shown == []
 
 
