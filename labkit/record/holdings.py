@@ -10,7 +10,6 @@ Before: a Program of level "work". After: bytes. Pure: no torch, no clock.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, get_args
@@ -21,7 +20,6 @@ from labkit.record.program import Alloc, Event, Free, Program, Span
 
 KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 _Change: TypeAlias = Alloc | Free
-_END = sys.maxsize
 
 
 class Held(NamedTuple):
@@ -111,7 +109,10 @@ def curve(program: Program, rank: int) -> Curve:
 def held(
     program: Program, *, after: str | None = None, step: int | None = None
 ) -> list[Held | None]:
-    """What each rank holds after a span, or at the end of the record.
+    """What each rank holds after a span, or at the end of what it did.
+
+    The end is its last operation, transfer or span: what the function let go of when it
+    returned is still held then.
 
     Args:
         program: A record of level "work", or a dry run's.
@@ -129,7 +130,7 @@ def held(
     found: list[Held | None] = []
     for rank, events in zip(program.header.ranks, program.events, strict=True):
         if after is None and step is None:
-            found.append(_at(program, rank, _END))
+            found.append(_at(program, rank, _end(events)))
             continue
         ends = [
             span.last_seq for span in _spans(events)
@@ -236,6 +237,12 @@ def _peak(program: Program, rank: int) -> Held:
         if sum(ledger.bytes_by_kind.values()) > most.total_bytes:
             most = ledger.snapshot(last, None)
     return most._replace(span=_span_around(events, most.seq))
+
+
+def _end(events: Sequence[Event]) -> int:
+    """The seq of the last event of what a rank did."""
+    did = [e for e in events if not isinstance(e, Alloc | Free)] or events
+    return max((getattr(e, "last_seq", e.seq) for e in did), default=-1)
 
 
 def _at(program: Program, rank: int, last_seq: int) -> Held:

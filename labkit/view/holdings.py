@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from labkit.record.events import MemoryKind
 from labkit.record.holdings import KINDS, Held, held
 from labkit.record.program import Program
 from labkit.units import format_bytes
@@ -37,16 +38,15 @@ def holdings(
         for kind in KINDS
         if any(one is not None and one.bytes_by_kind[kind] for one in found.values())
     ]
-    rows = [
-        (name, *(one and _size(one.bytes_by_kind[kind]) for kind in kinds),
-         one and format_bytes(one.total_bytes))
-        for name, one in _rows(found)
-    ]  # fmt: skip
+    rows = [(name, *_cells(one, kinds)) for name, one in _rows(found)]
     return table(["holder", *kinds, "total"], rows, _caption(program, after, step))
 
 
-def _size(num_bytes: int) -> str | None:
-    return format_bytes(num_bytes) if num_bytes else None
+def _cells(one: Held | None, kinds: Sequence[MemoryKind]) -> Iterator[str | None]:
+    for kind in kinds:
+        size = 0 if one is None else one.bytes_by_kind[kind]
+        yield format_bytes(size) if size else None
+    yield None if one is None else format_bytes(one.total_bytes)
 
 
 def _rows(found: dict[int, Held | None]) -> list[tuple[str, Held | None]]:

@@ -88,7 +88,21 @@ def test_what_is_held_after_a_span_and_at_the_end() -> None:
     assert end.total_bytes == 200
     assert end.num_storages == 2
     (in_step,) = held(made_up, step=0)
-    assert in_step == end._replace(span="backward")
+    assert in_step == end
+
+
+def test_the_end_is_before_the_function_lets_go_of_what_it_held() -> None:
+    rank = step()
+    rank.free(0, 100, "parameters", 4.0)
+    rank.free(3, 100, "gradients", 4.0)
+    (end,) = held(record(rank))
+    assert end is not None
+    assert end.total_bytes == 200
+    only = made.Rank(0)
+    only.alloc(0, 10, "scratch", 0.0)
+    (end,) = held(record(only))
+    assert end is not None
+    assert end.total_bytes == 10
 
 
 def test_the_last_span_of_a_name_counts_unless_a_step_is_named() -> None:
