@@ -39,13 +39,15 @@ _EVERYWHERE = (
     "Below 1 MB a transfer's time is NCCL's own estimate, not measured.",
 )
 _OF_H100 = (
-    "One node: of an H100 only small and very large all-reduces are published; "
-    "between them the A100's curve is taken, at the H100's rate.",
-    "Two nodes: one figure is fitted to 16-rank rows of 128 MiB to 8 GiB; below that "
-    "it is extrapolated.",
+    "Of an H100 only small and very large all-reduces are published; between them the "
+    "A100's curve is taken, at the H100's rate."
 )
-_OF_RING = (
-    "Across nodes a ring is assumed; on two nodes NCCL may choose a faster tree.",
+_OF_H100_NODES = (
+    "Between nodes one figure is fitted to 16-rank rows of 128 MiB to 8 GiB; below "
+    "that it is extrapolated."
+)
+_OF_OTHER_NODES = (
+    "Across nodes a ring is assumed; on two nodes NCCL may choose a faster tree."
 )
 
 
@@ -98,8 +100,13 @@ def _nodes(name: str, node: str, count: int, fabric: str) -> Hardware:
         launch_s=value["launch_s"],
         comm_launch_s=value["comm_launch_s"],
         sources=sources,
-        notes=(*_EVERYWHERE, *(_OF_H100 if is_h100 else _OF_RING)),
+        notes=_notes(is_h100=is_h100, has_several=count > 1),
     )
+
+
+def _notes(*, is_h100: bool, has_several: bool) -> tuple[str, ...]:
+    across = _OF_H100_NODES if is_h100 else _OF_OTHER_NODES
+    return (*_EVERYWHERE, *([_OF_H100] * is_h100), *([across] * has_several))
 
 
 _TIMES = {

@@ -15,7 +15,9 @@ MODELS = [name for name in names() if name != THIS_MACHINE]
 def test_each_is_found_and_says_what_it_leaves_out(name: str) -> None:
     found = hardware(name)
     assert found.name == name
-    assert found.notes
+    assert any("multiprocessors" in note for note in found.notes)
+    of_nodes = [note for note in found.notes if "nodes" in note]
+    assert len(of_nodes) == name.startswith("2x")
     assert found.network.num_nodes == (2 if name.startswith("2x") else 1)
 
 
