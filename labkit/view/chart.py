@@ -12,6 +12,8 @@ the picture lies at height `i`, downwards; x is in seconds.
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -21,6 +23,7 @@ COMPUTE_ROW = (-0.34, 0.14)
 COMM_ROW = (0.18, 0.36)
 BAND_ROW = (-0.38, 0.40)
 MARK_AT = -0.42
+LINE_LETTERS = 128  # As wide as a picture of 900 pixels.
 ROW_PIXELS, MIN_ROW_PIXELS, MAX_PIXELS = 62, 14, 1000
 
 
@@ -29,6 +32,11 @@ def time_unit(duration_s: float) -> tuple[float, str]:
     if duration_s >= 2:
         return 1.0, "s"
     return (1e3, "ms") if duration_s >= 2e-3 else (1e6, "us")
+
+
+def folded(lines: Iterable[str]) -> list[str]:
+    """The lines below a picture, each as many as it needs."""
+    return [part for line in lines for part in textwrap.wrap(line, LINE_LETTERS)]
 
 
 class Look(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import textwrap
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,17 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.view.chart import BAND, BAND_ROW, TEXT, Arrow, Bar, Chart, Dot, Look
+from labkit.view.chart import (
+    BAND,
+    BAND_ROW,
+    TEXT,
+    Arrow,
+    Bar,
+    Chart,
+    Dot,
+    Look,
+    folded,
+)
 
 WIDTH = 900  # Of the image on the page, in CSS pixels.
 # Pixels of the file in a CSS pixel, each way. More would be sharper, but JupyterLab's
@@ -21,13 +30,12 @@ WIDTH = 900  # Of the image on the page, in CSS pixels.
 SHARPNESS = 1
 _DPI = 100
 _LINE, _TITLE, _LEGEND, _AXIS, _LEFT, _RIGHT = 17, 24, 34, 46, 58, 14
-LINE_LETTERS = 135
 _MAX_ARROWHEADS = 300
 
 
 def render(chart: Chart) -> tuple[bytes, tuple[int, int]]:
     """The chart as PNG, and the width and height at which it is to be shown."""
-    lines = [part for line in chart.lines for part in textwrap.wrap(line, LINE_LETTERS)]
+    lines = folded(chart.lines)
     rows = max(1, len(chart.row_labels))
     below = _AXIS + _LINE * len(lines)
     above = _LEGEND + (_TITLE if chart.title else 0)

@@ -7,7 +7,17 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from labkit.view.chart import BAND, BAND_ROW, TEXT, Arrow, Bar, Chart, Dot, Look
+from labkit.view.chart import (
+    BAND,
+    BAND_ROW,
+    TEXT,
+    Arrow,
+    Bar,
+    Chart,
+    Dot,
+    Look,
+    folded,
+)
 
 LINE_PIXELS = 18
 _TOP_PIXELS = 64
@@ -41,7 +51,7 @@ def figure(chart: Chart) -> go.Figure:
 
 
 def _layout(chart: Chart) -> dict[str, Any]:
-    below = _AXIS_PIXELS + LINE_PIXELS * len(chart.lines) + 10
+    below = _AXIS_PIXELS + LINE_PIXELS * len(folded(chart.lines)) + 10
     rows = max(1, len(chart.row_labels))
     return {
         "title": {
@@ -112,7 +122,7 @@ def _texts(chart: Chart) -> list[dict[str, Any]]:
             "showarrow": False, "xanchor": "left", "yanchor": "top", "align": "left",
             "yshift": -_AXIS_PIXELS - number * LINE_PIXELS,
         }
-        for number, line in enumerate(chart.lines)
+        for number, line in enumerate(folded(chart.lines))
     ]  # fmt: skip
 
 

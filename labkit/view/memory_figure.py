@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from labkit.view.chart import TEXT
+from labkit.view.chart import TEXT, folded
 from labkit.view.interactive import plain
 from labkit.view.memory_look import (
     AXIS_PIXELS,
@@ -28,7 +28,7 @@ _GRID: dict[str, Any] = {
 def figure(chart: MemoryChart) -> go.Figure:
     """The chart as a figure that fills the width of its cell."""
     bars = max(1, len(chart.bar_labels)) * bar_pixels(len(chart.bar_labels))
-    below = AXIS_PIXELS + LINE_PIXELS * len(chart.lines) + 10
+    below = AXIS_PIXELS + LINE_PIXELS * len(folded(chart.lines)) + 10
     data = bars + AXIS_PIXELS + CURVE_PIXELS
     traces = [_bar(chart, area) for area in chart.areas]
     traces += [_curve(chart, area) for area in chart.areas if chart.curve_at]
@@ -125,6 +125,6 @@ def _texts(chart: MemoryChart) -> list[dict[str, Any]]:
             "showarrow": False, "xanchor": "left", "yanchor": "top", "align": "left",
             "yshift": -AXIS_PIXELS - number * LINE_PIXELS,
         }
-        for number, line in enumerate(chart.lines)
+        for number, line in enumerate(folded(chart.lines))
     ]  # fmt: skip
     return notes + lines

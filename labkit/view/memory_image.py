@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import io
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit.view.chart import TEXT
-from labkit.view.image import LINE_LETTERS, WIDTH
+from labkit.view.chart import TEXT, folded
+from labkit.view.image import WIDTH
 from labkit.view.memory_look import (
     AXIS_PIXELS,
     CURVE_PIXELS,
@@ -29,7 +28,7 @@ _TITLE, _LEGEND, _LEFT, _RIGHT = 24, 34, 64, 14
 
 def render(chart: MemoryChart) -> tuple[bytes, tuple[int, int]]:
     """The chart as PNG, and the width and height at which it is to be shown."""
-    lines = [part for line in chart.lines for part in textwrap.wrap(line, LINE_LETTERS)]
+    lines = folded(chart.lines)
     bars = max(1, len(chart.bar_labels)) * bar_pixels(len(chart.bar_labels))
     below = AXIS_PIXELS + LINE_PIXELS * len(lines)
     above = _LEGEND + (_TITLE if chart.title else 0)

@@ -231,6 +231,17 @@ def test_names_from_the_notebook_are_shown_and_not_obeyed() -> None:
     assert "<a href" not in json.dumps(still.bundle()[PLOTLY])
 
 
+def test_a_long_caption_is_folded_below_the_picture() -> None:
+    caption = "Left out: " + "nothing of note, " * 30 + "as it happens."
+    plain, told = timeline(training()), timeline(training(), caption=caption)
+    texts = [note.text for note in told.figure.layout.annotations]
+    assert max(map(len, texts)) <= 128
+    assert "as it happens." in " ".join(texts)
+    assert told.figure.layout.height > plain.figure.layout.height
+    assert told.height > plain.height
+    assert caption in told.text
+
+
 @pytest.mark.parametrize(
     "record",
     [[], [[]], [[], []], [[Moment("m", 0, 3.0)]]],
