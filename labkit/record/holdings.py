@@ -240,9 +240,16 @@ def _peak(program: Program, rank: int) -> Held:
 
 
 def _end(events: Sequence[Event]) -> int:
-    """The seq of the last event of what a rank did."""
-    did = [e for e in events if not isinstance(e, Alloc | Free)] or events
-    return max((getattr(e, "last_seq", e.seq) for e in did), default=-1)
+    """The seq of the last event of what a rank did.
+
+    The function as a whole is a span too, the outermost, and ends after it all.
+    """
+    last_seqs = [
+        event.last_seq if isinstance(event, Span) and event.parent is not None
+        else event.seq
+        for event in events if not isinstance(event, Alloc | Free)
+    ]  # fmt: skip
+    return max(last_seqs or [event.seq for event in events], default=-1)
 
 
 def _at(program: Program, rank: int, last_seq: int) -> Held:

@@ -33,7 +33,7 @@ def holdings(
     found = dict(
         zip(program.header.ranks, held(program, after=after, step=step), strict=True)
     )
-    kinds = [
+    kinds: list[MemoryKind] = [
         kind
         for kind in KINDS
         if any(one is not None and one.bytes_by_kind[kind] for one in found.values())

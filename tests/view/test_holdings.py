@@ -16,14 +16,15 @@ def record(num_ranks: int = 2, extra: frozenset[int] = frozenset()) -> Program:
     """Parameters on every rank; gradients in backward; buffers on `extra` ranks."""
     ranks = made.ranks(num_ranks)
     for rank in ranks:
-        with rank.span("step", 0.0, 4.0):
-            rank.alloc(0, 4 * KIB, "parameters", 0.0)
-            with rank.span("backward", 1.0, 2.0):
-                rank.alloc(1, 2 * KIB, "gradients", 1.0)
-            rank.free(1, 2 * KIB, "gradients", 3.0)
-        if rank.rank in extra:
-            with rank.span("extra", 4.0, 5.0):
-                rank.alloc(2, KIB, "buffers", 4.0)
+        with rank.span("train()", 0.0, 5.0):
+            with rank.span("step", 0.0, 4.0):
+                rank.alloc(0, 4 * KIB, "parameters", 0.0)
+                with rank.span("backward", 1.0, 2.0):
+                    rank.alloc(1, 2 * KIB, "gradients", 1.0)
+                rank.free(1, 2 * KIB, "gradients", 3.0)
+            if rank.rank in extra:
+                with rank.span("extra", 4.0, 5.0):
+                    rank.alloc(2, KIB, "buffers", 4.0)
     return made.program(*ranks, level="work")
 
 
@@ -73,7 +74,7 @@ def test_it_shows_itself_in_a_notebook() -> None:
 def test_a_record_that_does_not_tell_says_what_to_do() -> None:
     with pytest.raises(UsageError, match=r'record="work"'):
         holdings(made.training())
-    with pytest.raises(UsageError, match=r"named 'fwd'.*backward, step"):
+    with pytest.raises(UsageError, match=r"named 'fwd'.*backward, step, train"):
         holdings(record(), after="fwd")
 
 
