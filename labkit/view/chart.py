@@ -24,6 +24,7 @@ COMM_ROW = (0.18, 0.36)
 BAND_ROW = (-0.38, 0.40)
 MARK_AT = -0.42
 LINE_LETTERS = 128  # As wide as a picture of 900 pixels.
+HEADING_PIXELS = 22
 ROW_PIXELS, MIN_ROW_PIXELS, MAX_PIXELS = 62, 14, 1000
 
 
@@ -54,6 +55,7 @@ COMPUTE = Look("compute", "#56B4E9")
 COLLECTIVE = Look("collective: transfer", "#009E73")
 P2P = Look("send, recv: transfer", "#D55E00")
 WAITING = Look("waiting for another rank", "#808080", hatched=True)
+RACE = "#F0E442"
 LOOKS = (COMPUTE, FORWARD, BACKWARD, OPTIMIZER, COLLECTIVE, P2P, WAITING)
 
 
@@ -90,7 +92,9 @@ class Dot(NamedTuple):
 class Chart:
     """A whole timeline.
 
-    `lines` stand under it, `guides` are where the steps begin.
+    `lines` stand under it, `guides` are where the steps begin. `races` are touches of
+    a buffer that a transfer still used. Above the rows that `headings` name there is
+    room for a line of text: see `places`.
     """
 
     title: str
@@ -102,6 +106,8 @@ class Chart:
     marks: tuple[Dot, ...]
     calls: tuple[Dot, ...]
     guides: tuple[tuple[float, str], ...]
+    races: tuple[Dot, ...] = ()
+    headings: tuple[tuple[int, str], ...] = ()
 
     @property
     def looks(self) -> tuple[Look, ...]:
@@ -113,6 +119,25 @@ class Chart:
     def unit(self) -> tuple[float, str]:
         """Units of the time axis in a second, and their name."""
         return time_unit(self.duration)
+
+    @property
+    def places(self) -> tuple[float, ...]:
+        """The height at which each row lies: its number, and the headings above it."""
+        return tuple(
+            row + self.heading_rows * sum(at <= row for at, _ in self.headings)
+            for row in range(len(self.row_labels))
+        )
+
+    @property
+    def num_rows(self) -> float:
+        """The height of the picture, in rows."""
+        headings = self.heading_rows * len(self.headings)
+        return max(1, len(self.row_labels)) + headings
+
+    @property
+    def heading_rows(self) -> float:
+        """The height of a heading, in rows."""
+        return HEADING_PIXELS / self.row_pixels
 
     @property
     def row_pixels(self) -> int:

@@ -10,11 +10,13 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from labkit.view.chart import (
     BAND,
     BAND_ROW,
+    RACE,
     TEXT,
     Arrow,
     Bar,
@@ -31,15 +33,15 @@ SHARPNESS = 1
 _DPI = 100
 _LINE, _TITLE, _LEGEND, _AXIS, _LEFT, _RIGHT = 17, 24, 34, 46, 58, 14
 _MAX_ARROWHEADS = 300
+_LONG_LEGEND = 6  # More entries need smaller letters.
 
 
 def render(chart: Chart) -> tuple[bytes, tuple[int, int]]:
     """The chart as PNG, and the width and height at which it is to be shown."""
     lines = folded(chart.lines)
-    rows = max(1, len(chart.row_labels))
     below = _AXIS + _LINE * len(lines)
     above = _LEGEND + (_TITLE if chart.title else 0)
-    data = rows * chart.row_pixels
+    data = round(chart.num_rows * chart.row_pixels)
     height = above + data + below
     figure = Figure(figsize=(WIDTH / _DPI, height / _DPI), dpi=_DPI * SHARPNESS)
     FigureCanvasAgg(figure)
@@ -47,7 +49,7 @@ def render(chart: Chart) -> tuple[bytes, tuple[int, int]]:
     axes = figure.add_axes(
         (_LEFT / WIDTH, below / height, width / WIDTH, data / height)
     )
-    _draw_axes(axes, chart, rows)
+    _draw_axes(axes, chart)
     _draw_data(axes, chart)
     _draw_texts(figure, chart.title, lines, height)
     _draw_legend(figure, chart, 1 - (_TITLE if chart.title else 0) / height)
@@ -59,20 +61,29 @@ def render(chart: Chart) -> tuple[bytes, tuple[int, int]]:
     return file.getvalue(), (WIDTH, height)
 
 
-def _draw_axes(axes: Any, chart: Chart, rows: int) -> None:
+def _draw_axes(axes: Any, chart: Chart) -> None:
     scale, unit = chart.unit
     axes.set_xlim(0, max(chart.duration, 1e-9) * scale * 1.01)
-    axes.set_ylim(rows - 0.5, -0.6)
-    axes.set_yticks(range(len(chart.row_labels)), labels=chart.row_labels)
+    axes.set_ylim(chart.num_rows - 0.5, -0.6)
+    axes.set_yticks(chart.places, labels=chart.row_labels)
     axes.set_xlabel(f"time ({unit})", color=TEXT, fontsize=9)
     axes.tick_params(axis="both", colors=TEXT, labelsize=9)
     axes.tick_params(axis="y", length=0)
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(TEXT)
-    for row in range(len(chart.row_labels)):
+    for row in chart.places:
         low, high = row + BAND_ROW[0], row + BAND_ROW[1]
         axes.axhspan(low, high, facecolor=BAND, edgecolor="none", zorder=0)
+
+
+def _draw_headings(axes: Any, chart: Chart) -> None:
+    for row, text in chart.headings:
+        axes.annotate(
+            text, (0, chart.places[row] + BAND_ROW[0]), (0, 6), color=TEXT, fontsize=9,
+            textcoords="offset points", ha="left", va="bottom", weight="bold",
+            parse_math=False,
+        )  # fmt: skip
 
 
 def _draw_data(axes: Any, chart: Chart) -> None:
@@ -88,6 +99,9 @@ def _draw_data(axes: Any, chart: Chart) -> None:
     _draw_arrows(axes, chart.arrows, scale)
     _draw_dots(axes, chart.marks, scale)
     _draw_dots(axes, chart.calls, scale)
+    _draw_headings(axes, chart)
+    x, y = [dot.x * scale for dot in chart.races], [dot.y for dot in chart.races]
+    axes.scatter(x, y, marker="X", s=60, color=RACE, ec="#000000", lw=0.8, zorder=6)
 
 
 def _draw_bars(axes: Any, bars: Sequence[Bar], look: Look, scale: float) -> None:
@@ -147,14 +161,21 @@ def _draw_texts(figure: Any, title: str, lines: Sequence[str], height: int) -> N
 
 
 def _draw_legend(figure: Any, chart: Chart, top: float) -> None:
-    handles: list[Patch] = [
+    handles: list[Patch | Line2D] = [
         Rectangle((0, 0), 1, 1, label=look.label, **_style(look))
         for look in chart.looks
         if not chart.is_sliver(look)
     ]
+    if chart.races:
+        handles.append(
+            Line2D(
+                [], [], ls="", marker="X", ms=8, mfc=RACE, mec="#000000", label="race"
+            )
+        )
+    is_long = len(handles) > _LONG_LEGEND
     if handles:
         figure.legend(
             handles=handles, loc="upper left", bbox_to_anchor=(0.0, top),
-            ncols=len(handles), frameon=False, fontsize=9, labelcolor=TEXT,
-            handlelength=1.6, columnspacing=1.4,
+            ncols=len(handles), frameon=False, fontsize=8 if is_long else 9,
+            labelcolor=TEXT, handlelength=1.6, columnspacing=1.0 if is_long else 1.4,
         )  # fmt: skip

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from labkit.view.chart import (
     BAND,
     BAND_ROW,
+    RACE,
     TEXT,
     Arrow,
     Bar,
@@ -20,7 +21,8 @@ from labkit.view.chart import (
 )
 
 LINE_PIXELS = 18
-_TOP_PIXELS = 64
+_TITLE_PIXELS, _LEGEND_PIXELS = 42, 22
+_IN_A_LINE = 4  # Entries of the legend beside one another, in a narrow cell.
 _AXIS_PIXELS = 46
 _POSITION = {"left": "middle left", "right": "middle right", "none": "middle right"}
 
@@ -35,6 +37,8 @@ def figure(chart: Chart) -> go.Figure:
         traces.append(_dots(chart.marks, scale, "mark"))
     if chart.calls:
         traces.append(_dots(chart.calls, scale, "call, end not recorded"))
+    if chart.races:
+        traces.append(_races(chart.races, scale))
     drawn = go.Figure(traces)
     drawn.update_layout(**_layout(chart))
     drawn.update_xaxes(
@@ -42,25 +46,25 @@ def figure(chart: Chart) -> go.Figure:
         range=[0, max(chart.duration, 1e-9) * scale * 1.01],
         showgrid=False, zeroline=False, ticks="outside", tickcolor=TEXT,
     )  # fmt: skip
-    rows = len(chart.row_labels)
     drawn.update_yaxes(
-        tickvals=list(range(rows)), ticktext=list(chart.row_labels),
-        range=[rows - 0.5, -0.55], showgrid=False, zeroline=False, fixedrange=True,
+        tickvals=list(chart.places), ticktext=list(chart.row_labels),
+        range=[chart.num_rows - 0.5, -0.55], showgrid=False, zeroline=False,
+        fixedrange=True,
     )  # fmt: skip
     return drawn
 
 
 def _layout(chart: Chart) -> dict[str, Any]:
     below = _AXIS_PIXELS + LINE_PIXELS * len(folded(chart.lines)) + 10
-    rows = max(1, len(chart.row_labels))
+    above = _TITLE_PIXELS + _LEGEND_PIXELS * -(-_num_entries(chart) // _IN_A_LINE)
     return {
         "title": {
             "text": plain(chart.title), "font": {"size": 15},
             "x": 0, "xref": "paper", "xanchor": "left",
             "y": 1, "yanchor": "top", "pad": {"t": 6},
         },
-        "height": _TOP_PIXELS + rows * chart.row_pixels + below,
-        "margin": {"l": 60, "r": 16, "t": _TOP_PIXELS, "b": below},
+        "height": round(above + chart.num_rows * chart.row_pixels + below),
+        "margin": {"l": 60, "r": 16, "t": above, "b": below},
         "font": {"color": TEXT, "size": 12},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
@@ -69,8 +73,15 @@ def _layout(chart: Chart) -> dict[str, Any]:
         "hovermode": "closest",
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
         "shapes": [*_bands(chart), *_guides(chart)],
-        "annotations": [*_guide_labels(chart), *_texts(chart)],
+        "annotations": [*_guide_labels(chart), *_headings(chart), *_texts(chart)],
     }  # fmt: skip
+
+
+def _num_entries(chart: Chart) -> int:
+    """How many entries the legend has, at least 1."""
+    looks = sum(not chart.is_sliver(look) for look in chart.looks)
+    others = (chart.arrows, chart.marks, chart.calls, chart.races)
+    return max(1, looks + sum(map(bool, others)))
 
 
 def plain(text: str) -> str:
@@ -88,7 +99,7 @@ def _bands(chart: Chart) -> list[dict[str, Any]]:
             "y0": row + BAND_ROW[0], "y1": row + BAND_ROW[1],
             "fillcolor": fill, "line": {"width": 0},
         }
-        for row in range(len(chart.row_labels))
+        for row in chart.places
     ]  # fmt: skip
 
 
@@ -112,6 +123,17 @@ def _guide_labels(chart: Chart) -> list[dict[str, Any]]:
             "xanchor": "left", "yanchor": "top", "font": {"size": 10, "color": TEXT},
         }
         for at, label in chart.guides
+    ]  # fmt: skip
+
+
+def _headings(chart: Chart) -> list[dict[str, Any]]:
+    return [
+        {
+            "xref": "paper", "x": 0, "y": chart.places[row] + BAND_ROW[0],
+            "text": f"<b>{plain(text)}</b>", "showarrow": False, "xanchor": "left",
+            "yanchor": "bottom", "yshift": 6, "font": {"size": 12, "color": TEXT},
+        }
+        for row, text in chart.headings
     ]  # fmt: skip
 
 
@@ -175,5 +197,15 @@ def _dots(dots: Sequence[Dot], scale: float, name: str) -> go.Scatter:
         textposition=[_POSITION[dot.side] for dot in dots],
         textfont={"size": 10, "color": TEXT},
         marker={"symbol": "triangle-down", "size": 9, "color": TEXT},
+        hovertext=[dot.hover for dot in dots], hoverinfo="text",
+    )  # fmt: skip
+
+
+def _races(dots: Sequence[Dot], scale: float) -> go.Scatter:
+    return go.Scatter(
+        name="race", x=[dot.x * scale for dot in dots], y=[dot.y for dot in dots],
+        mode="markers", cliponaxis=False,
+        marker={"symbol": "x", "size": 11, "color": RACE,
+                "line": {"color": "#000000", "width": 1}},
         hovertext=[dot.hover for dot in dots], hoverinfo="text",
     )  # fmt: skip

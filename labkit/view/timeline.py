@@ -11,6 +11,7 @@ import html
 from collections.abc import Iterator, Sequence
 
 from labkit.record.intervals import Intervals, Message, Row, Stretch, Unended, read
+from labkit.record.measure.awaited import Awaited
 from labkit.record.program import Comm, Header, Moment, Program
 from labkit.units import format_bytes, format_seconds
 from labkit.view import chart, image, interactive
@@ -51,16 +52,19 @@ def draw(program: Program, title: str = "", caption: str = "") -> Chart:
     places = {rank: float(place) for place, rank in enumerate(found.ranks)}
     stretches, left_out = _longest(_coalesced(found))
     told = " ".join(filter(None, [whose_times(program.header), caption]))
+    awaited = Awaited(program)
+    races = list(_races(program, found, places))
     return Chart(
         title=title,
-        lines=tuple(_lines(found, told, left_out)),
+        lines=(*_lines(found, told, left_out), *_told_races(races)),
         row_labels=tuple(f"rank {rank}" for rank in found.ranks),
         duration=found.duration,
-        bars=tuple(_bar(stretch, places) for stretch in stretches),
+        bars=tuple(_bar(stretch, places, awaited) for stretch in stretches),
         arrows=tuple(_arrow(m, places) for m in found.messages[:MAX_SPANS]),
         marks=tuple(_labelled(found, places)),
         calls=tuple(_dots(found.unended, places, sum(chart.COMM_ROW) / 2)),
         guides=tuple(_guides(found.steps)),
+        races=tuple(races[:MAX_SPANS]),
     )
 
 
@@ -105,12 +109,12 @@ def _longest(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Row]]:
     return sorted(kept, key=lambda stretch: stretch.row.start), left_out
 
 
-def _bar(stretch: Stretch, places: dict[int, float]) -> Bar:
+def _bar(stretch: Stretch, places: dict[int, float], awaited: Awaited) -> Bar:
     row, comm = stretch.row, stretch.comm
     top, bottom = chart.COMPUTE_ROW if comm is None else chart.COMM_ROW
     place = places[row.rank]
     look = _look(row, comm)
-    hover = _hover(row, comm)
+    hover = _hover(row, comm, awaited)
     return Bar(look, place + top, place + bottom, row.start, row.end, hover)
 
 
@@ -122,11 +126,15 @@ def _look(row: Row, comm: Comm | None) -> Look:
     return chart.P2P if comm.is_p2p else chart.COLLECTIVE
 
 
-def _hover(row: Row, comm: Comm | None) -> str:
-    """What, on which rank, when, how long, how much, from which line."""
+def _hover(row: Row, comm: Comm | None, awaited: Awaited) -> str:
+    """What, on which rank, when, how long, who ended it, how much, from which line."""
     length = row.end - row.start
     parts = [f"<b>{html.escape(row.name)}</b> {row.kind}, rank {row.rank}"]
     parts.append(f"{format_seconds(length)} from {format_seconds(row.start)}")
+    if comm is not None and row.kind == "waiting":
+        last = awaited.rank(comm)
+        if last is not None:
+            parts.append(f"until rank {last} came, the last")
     if comm is not None and comm.logical_bytes:
         rate = ""
         if row.kind == "transfer" and length > 0:
@@ -155,6 +163,33 @@ def _dots(
         at = moment.at if isinstance(moment, Unended) else moment.at_s or 0.0
         hover = f"<b>{name}</b>, rank {moment.rank}, at {format_seconds(at)}"
         yield Dot(at, places[moment.rank] + height, moment.name, hover)
+
+
+def _races(
+    program: Program, found: Intervals, places: dict[int, float]
+) -> Iterator[Dot]:
+    """Each race where its transfer was issued: races themselves have no time."""
+    if not program.races:
+        return
+    names = {(s.comm.rank, s.comm.id): s.row.name for s in found.stretches if s.comm}
+    comms = {(e.rank, e.id): e for e in program if isinstance(e, Comm)}
+    for race in program.races:
+        comm = comms[race.rank, race.target]
+        name = names.get((race.rank, race.target), comm.kind)
+        does = "writes" if race.access == "write" else "reads"
+        said = f"rank {race.rank}: {race.operation} {does} a buffer of {name}"
+        if race.site is not None:
+            said += f" (line {race.site.line} of {race.site.function})"
+        y = places[race.rank] + sum(chart.COMM_ROW) / 2
+        hover = f"<b>race</b>, {html.escape(said)}<br>nobody had waited for it"
+        yield Dot(comm.issued_s or 0.0, y, said, hover)
+
+
+def _told_races(races: Sequence[Dot]) -> Iterator[str]:
+    """The races in words."""
+    if races:
+        more = f"; {len(races) - 1} more" if len(races) > 1 else ""
+        yield f"Race, before a wait: {races[0].label}{more}."
 
 
 def _labelled(found: Intervals, places: dict[int, float]) -> list[Dot]:

@@ -6,6 +6,7 @@ import base64
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -24,12 +25,14 @@ from labkit.record.events import (
     WaitEnd,
     WaitStart,
 )
+from labkit.record.program import Program, Race
 from labkit.record.reduce import of_events
-from labkit.view import chart
+from labkit.view import chart, image, interactive
 from labkit.view import timeline as timelines
 from labkit.view.bundle import PLOTLY, Still
 from labkit.view.image import SHARPNESS, WIDTH
 from labkit.view.timeline import MAX_SPANS
+from tests.record import made
 
 GREEN, ORANGE, BLUE = (0, 158, 115), (230, 159, 0), (0, 114, 178)
 
@@ -173,6 +176,55 @@ def test_hover_says_what_where_when_how_long_and_how_much(trained: Still) -> Non
     assert "3 ms from" in hover
     assert "payload 1 KiB, 333 KiB/s" in hover
     assert "line 7 of train&lt;T&gt;" in hover
+
+
+def test_hover_says_who_ended_a_wait(trained: Still) -> None:
+    hovers = traces(trained)[chart.WAITING.label]["hovertext"]
+    assert all("until rank 2 came, the last" in hover for hover in hovers)
+    assert "came, the last" not in str(traces(trained)[chart.COLLECTIVE.label])
+
+
+def racing(num_races: int) -> Program:
+    """Rank 1 of two touches a buffer that its all_reduce still used."""
+    ranks = made.ranks(2)
+    for rank in ranks:
+        number = rank.comm("all_reduce", 1.0, 2.0, 1.0)
+        rank.wait(number, 1.5, 2.0)
+    site = Site("cell", 7, "train<T>")
+    races = [Race(1, 0, n, "write", "aten.add_", site) for n in range(num_races)]
+    return made.program(*ranks, races=tuple(races))
+
+
+def test_races_are_marked_where_their_transfer_was_issued() -> None:
+    still = timelines.timeline(racing(2))
+    shown = traces(still)["race"]
+    assert shown["x"] == [1.0, 1.0]
+    assert shown["y"] == [1 + sum(chart.COMM_ROW) / 2] * 2
+    assert "rank 1: aten.add_ writes a buffer of all_reduce#1" in shown["hovertext"][0]
+    assert "line 7 of train&lt;T&gt;" in shown["hovertext"][0]
+    assert still.text.splitlines()[-1] == (
+        "Race, before a wait: rank 1: aten.add_ writes a buffer of all_reduce#1 "
+        "(line 7 of train<T>); 1 more."
+    )
+    yellow = (240, 228, 66)
+    assert share_of(pixels(still), yellow) > 0
+    without = timelines.timeline(racing(0))
+    assert "race" not in traces(without)
+    assert share_of(pixels(without), yellow) == 0
+
+
+def test_a_long_legend_stays_in_the_image_and_off_the_title() -> None:
+    """Seven looks once ran over the right edge, and over the title in plotly."""
+    drawn = timelines.draw(racing(1))
+    bar = drawn.bars[0]
+    looks = [bar._replace(look=look, end=bar.start + 0.5) for look in chart.LOOKS]
+    full = replace(drawn, bars=tuple(looks))
+    png, _ = image.render(full)
+    shown = np.asarray(Image.open(BytesIO(png)).convert("RGBA"))
+    assert not shown[:40, -5:, 3].any()
+    assert interactive.figure(full).layout.margin.t > (
+        interactive.figure(drawn).layout.margin.t
+    )
 
 
 def test_messages_are_arrows() -> None:
