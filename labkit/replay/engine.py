@@ -25,13 +25,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from labkit.errors import UsageError
-from labkit.record.program import Header, Program, Work
+from labkit.record.program import Header, Program
 from labkit.replay.circles import refuse_circle
 from labkit.replay.lanes import Lane, lanes_of
 from labkit.replay.links import Links
 from labkit.replay.machine import Machine
-from labkit.replay.prices import Prices, is_stretch
+from labkit.replay.prices import Prices
+from labkit.replay.refusal import require_replayable
 from labkit.replay.retimed import retimed
 from labkit.replay.streams import Rank
 from labkit.replay.transfers import Matching, Transfer
@@ -109,7 +109,7 @@ def settle(program: Program, machine: Machine, *, compute: Compute) -> Settled:
     Raises:
         UsageError: As `replay` does.
     """
-    _check(program, machine, compute)
+    require_replayable(program, machine, keeps_stretches=compute == "as measured")
     matching = Matching(program)
     has_stretches = compute == "as measured" and program.header.level == "comm"
     prices = Prices(machine, as_measured=has_stretches)
@@ -133,57 +133,13 @@ def settle(program: Program, machine: Machine, *, compute: Compute) -> Settled:
 
 
 def _is_done(lanes: list[Lane], matching: Matching) -> bool:
-    return all(lane.at == len(lane.positions) for lane in lanes) and all(
-        transfer.ended_s is not None for transfer in matching.transfers
+    streams = [s for lane in lanes for s in lane.rank.streams.values()]
+    return (
+        all(lane.at == len(lane.positions) for lane in lanes)
+        and all(transfer.ended_s is not None for transfer in matching.transfers)
+        and not any(stream.given for stream in streams)
     )
 
 
 def _header(header: Header, machine: Machine) -> Header:
     return replace(header, source="replayed", hardware=machine.name, clocks=())
-
-
-def _check(program: Program, machine: Machine, compute: Compute) -> None:
-    """Refuse a record that another run, or another machine, would not repeat."""
-    header = program.header
-    if not header.ranks or len(header.ranks) != len(program.events):
-        raise UsageError(
-            f"a replay needs the events of at least one rank; the header has "
-            f"{len(header.ranks)} ranks, and there are events of "
-            f"{len(program.events)}. Record a run: cluster.run(fn).record"
-        )
-    if len(set(header.ranks)) < len(header.ranks):
-        raise UsageError(
-            f"each rank must be there once; the header has {header.ranks}. Mend it"
-        )
-    for rank, dropped in zip(header.ranks, header.dropped, strict=False):
-        if dropped:
-            raise UsageError(
-                f"to be replayed, a record must have all its events; on rank {rank} "
-                f"{dropped} found no room. Record fewer steps"
-            )
-    if header.timing_dependent:
-        raise UsageError(
-            "to be replayed, a program must do the same whatever the times; this one "
-            f"need not: {header.timing_dependent}. Wait for what it looks for"
-        )
-    if header.stream_ordered and header.device == "cpu":
-        raise UsageError(
-            "a program that is ordered by CUDA streams must have been recorded on a "
-            f"GPU; this record was made on a CPU, where they order nothing: "
-            f"{header.stream_ordered}. Record it on a GPU, or use labkit's streams"
-        )
-    if header.level == "comm" and compute != "as measured":
-        _check_costs(program, machine)
-
-
-def _check_costs(program: Program, machine: Machine) -> None:
-    """Refuse to give stretches of compute, of which only times are known, a cost."""
-    for event in program:
-        if type(event) is Work and is_stretch(event):
-            length_s = (event.end_s or 0.0) - (event.start_s or 0.0)
-            raise UsageError(
-                f"to be timed on {machine.name!r}, work needs its costs; this record "
-                f'has level "comm": rank {event.rank} computed for {length_s:.3g} s, '
-                'which does not say how much. Record the operations (record="work", or '
-                'cluster.dry), or keep those times: compute="as measured"'
-            )

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from math import isfinite
+import sys
 from numbers import Real
 from typing import Any
 
 from labkit.errors import UsageError
+
+
+def is_amount(value: Any) -> bool:
+    """Whether it is a finite number of at least 0, no larger than a float may be."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    number: Any = value
+    return bool(0 <= number <= sys.float_info.max)
 
 
 def check_positive(owner: str, field: str, value: Any) -> None:
@@ -15,7 +23,7 @@ def check_positive(owner: str, field: str, value: Any) -> None:
     Raises:
         UsageError: It is missing, no number, not finite, or not above 0.
     """
-    if not _is_finite(value) or value <= 0:
+    if not is_amount(value) or value == 0:
         raise _refusal(owner, field, value, "a finite number above 0")
 
 
@@ -25,7 +33,7 @@ def check_time(owner: str, field: str, value: Any) -> None:
     Raises:
         UsageError: It is missing, no number, not finite, or below 0.
     """
-    if not _is_finite(value) or value < 0:
+    if not is_amount(value):
         raise _refusal(owner, field, value, "a finite number of at least 0")
 
 
@@ -37,11 +45,6 @@ def check_count(owner: str, field: str, value: Any) -> None:
     """
     if type(value) is not int or value < 1:
         raise _refusal(owner, field, value, "a whole number of at least 1")
-
-
-def _is_finite(value: Any) -> bool:
-    is_number = not isinstance(value, bool) and isinstance(value, Real)
-    return is_number and isfinite(value)
 
 
 def _refusal(owner: str, field: str, value: Any, words: str) -> UsageError:

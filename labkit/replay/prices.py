@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite
 from typing import TypeAlias
 
 from labkit.errors import UsageError
 from labkit.record.program import Comm, Event, Work
 from labkit.replay.links import Loads, keep_contended
 from labkit.replay.machine import Link, Machine
+from labkit.replay.number import is_amount
 from labkit.replay.transfers import Transfer, describe
 
 # Host time, then the device's; None where the host alone is busy.
@@ -34,7 +34,7 @@ class Prices:
 
     def _checked(self, value: float, what: str, least: float = 0.0) -> float:
         """Refuse what no machine can answer."""
-        if isfinite(value) and value >= least:
+        if is_amount(value) and value >= least:
             return float(value)
         bound = "at least 0" if least == 0 else "above 0"
         raise UsageError(
@@ -61,7 +61,7 @@ class Prices:
     def _length(self, work: Work) -> Cost:
         """What a stretch of compute took."""
         length_s = (work.end_s or 0.0) - (work.start_s or 0.0)
-        if isfinite(length_s) and length_s >= 0:
+        if is_amount(length_s):
             return length_s, None
         raise UsageError(
             f"work must begin before it ends; rank {work.rank} has {work.name!r} "
@@ -71,8 +71,9 @@ class Prices:
 
     def _price(self, work: Work) -> Cost:
         for field in ("flops", "moved_bytes", "kernels", "fixed_s"):
-            value = getattr(work, field) or 0.0
-            if not (isfinite(value) and value >= 0):
+            value = getattr(work, field)
+            is_fixed = field == "fixed_s" and value is None
+            if not (is_fixed or is_amount(value)):
                 raise UsageError(
                     f"the costs of an operation must be finite and at least 0; rank "
                     f"{work.rank} has {field} = {value!r} for {work.name!r} (event "
@@ -116,7 +117,7 @@ class Prices:
         key = _asked(comm, ranks)
         if key in self._demands:
             return self._demands[key]
-        if not 0 <= comm.logical_bytes < inf:
+        if not is_amount(comm.logical_bytes):
             raise UsageError(
                 f"a transfer's bytes must be finite and at least 0; rank {comm.rank} "
                 f"has {comm.logical_bytes!r} for {describe(comm)}. Record again, or "
