@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import UsageError
+from labkit.record.export import save_perfetto
 from labkit.record.file import save
 from labkit.record.intervals import Row, rows
 from labkit.record.measure import Measures, measure
@@ -30,6 +31,7 @@ from labkit.units import format_seconds
 
 if TYPE_CHECKING:
     from labkit.view.bundle import Still
+    from labkit.view.table import Table
     from labkit.view.whatif import Panel
 
 NODE_SIZES = (1, 2, 4, 8)
@@ -122,6 +124,77 @@ class Recorded(ABC):
         from labkit.view.timeline import timeline
 
         return timeline(self.record, title=title, caption=self.caption)
+
+    def compare(
+        self,
+        other: Recorded | Program | Machine | str,
+        *,
+        compute: Compute | None = None,
+        title: str = "",
+    ) -> Still:
+        """This record drawn over another, or over what a machine would make of it.
+
+        Args:
+            other: A run or a replay of the same ranks, or a machine as for `replay`.
+            compute: As for `replay`; by default what the record allows.
+            title: Stands above the picture.
+
+        Raises:
+            UsageError: One has no times, they are of other ranks, or as `replay` does.
+        """
+        from labkit.view.compare import compare
+
+        if isinstance(other, Recorded):
+            other = other.record
+        elif not isinstance(other, Program):
+            by_cost = self.record.header.level == "work"
+            how = compute or ("by cost" if by_cost else "as measured")
+            other = self.replay(other, compute=how).record
+        return compare(self.record, other, title=title)
+
+    def traffic(self) -> Table:
+        """What each rank sent: calls, payload and wire bytes, counted exactly."""
+        from labkit.view.traffic import traffic
+
+        return traffic(self.record)
+
+    def memory(self, *, rank: int | None = None, title: str = "") -> Still:
+        """A picture of memory by kind: each rank at its peak, and one over time.
+
+        Args:
+            rank: Whose memory over time; by default the one with the highest peak.
+            title: Stands above the picture.
+
+        Raises:
+            UsageError: The record does not tell of memory: use `record="work"`.
+        """
+        from labkit.view.memory import memory
+
+        return memory(self.record, rank=rank, title=title)
+
+    def holdings(self, *, after: str | None = None, step: int | None = None) -> Table:
+        """Who has what: bytes by kind on each rank, at the end or after a span.
+
+        Args:
+            after: The span's name; a rank's last one of that name counts.
+            step: Counts only spans in this step.
+
+        Raises:
+            UsageError: The record does not tell of memory, or no rank has such a span.
+        """
+        from labkit.view.holdings import holdings
+
+        return holdings(self.record, after=after, step=step)
+
+    def perfetto(self, path: str | Path) -> Path:
+        """Write the record as Chrome's trace events: open it at ui.perfetto.dev.
+
+        It is gzipped where the name ends with ".gz".
+
+        Raises:
+            UsageError: The record has no times.
+        """
+        return save_perfetto(self.record, path)
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,6 +9,7 @@ from labkit.record.events import MemoryKind
 from labkit.record.holdings import KINDS, Held, held
 from labkit.record.program import Program
 from labkit.units import format_bytes
+from labkit.view.ranks import spelled
 from labkit.view.table import Table, table
 
 MAX_ROWS = 8
@@ -56,19 +57,7 @@ def _rows(found: dict[int, Held | None]) -> list[tuple[str, Held | None]]:
     alike: defaultdict[tuple[int, ...] | None, list[int]] = defaultdict(list)
     for rank, one in found.items():
         alike[one and tuple(one.bytes_by_kind.values())].append(rank)
-    return [(_spelled(ranks), found[ranks[0]]) for ranks in alike.values()]
-
-
-def _spelled(ranks: Sequence[int]) -> str:
-    """Ranks in ascending order as `rank 3`, or `ranks 0-2, 5`."""
-    rows: list[list[int]] = []
-    for rank in ranks:
-        if rows and rows[-1][-1] == rank - 1:
-            rows[-1].append(rank)
-        else:
-            rows.append([rank])
-    parts = (f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in rows)
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(parts)}"
+    return [(spelled(ranks), found[ranks[0]]) for ranks in alike.values()]
 
 
 def _caption(program: Program, after: str | None, step: int | None) -> str:
