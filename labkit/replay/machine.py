@@ -12,11 +12,11 @@ a rate. Exact closed forms hold on it, which is what it is for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, isfinite, log2
+from math import ceil, log2
 from typing import NamedTuple, Protocol, TypeAlias
 
-from labkit.errors import UsageError
 from labkit.record.program import Comm, Work
+from labkit.replay.number import check_count, check_positive, check_time
 
 # ("out", rank), ("in", rank): a rank's port. ("nic_out", node), ("nic_in", node): what
 # the ranks of a node share.
@@ -133,19 +133,17 @@ class AlphaBeta:
         """Refuse numbers that no machine has.
 
         Raises:
-            UsageError: One is negative, infinite, no number, or a rate of 0.
+            UsageError: One is missing, negative, infinite, no number, or a rate of 0.
         """
-        times = ("alpha_s", "launch_s", "comm_launch_s")
-        rates = ("beta_s_per_byte", "flops_per_s", "bytes_per_s", "nic_bytes_per_s")
-        for field in (*times, *rates, "ranks_per_node"):
-            value = getattr(self, field)
-            is_right = value is None or (isfinite(value) and value >= 0)
-            if not is_right or (value == 0 and field not in times):
-                raise UsageError(
-                    f"{field} of a machine must be finite and "
-                    f"{'at least' if field in times else 'above'} 0; {self.name!r} has "
-                    f"{value!r}. Give it in SI units: seconds, bytes, FLOPs"
-                )
+        for field in ("alpha_s", "launch_s", "comm_launch_s"):
+            check_time(self.name, field, getattr(self, field))
+        for field in ("beta_s_per_byte", "flops_per_s"):
+            check_positive(self.name, field, getattr(self, field))
+        for field in ("bytes_per_s", "nic_bytes_per_s"):
+            if getattr(self, field) is not None:
+                check_positive(self.name, field, getattr(self, field))
+        if self.ranks_per_node is not None:
+            check_count(self.name, "ranks_per_node", self.ranks_per_node)
 
     def work_s(self, work: Work) -> float:
         """The longer of computing and moving: the roofline."""

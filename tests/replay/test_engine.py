@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf, nan
+from typing import Any
 
 import pytest
 
@@ -214,7 +216,7 @@ def test_waits_in_a_circle_are_refused_and_named() -> None:
         replay(draft.program(), PLAIN)
 
 
-@pytest.mark.parametrize("flops", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("flops", [nan, inf, -1.0])
 def test_costs_that_are_no_numbers_are_refused(flops: float) -> None:
     draft = Draft(1)
     draft.work(0, flops)
@@ -223,9 +225,18 @@ def test_costs_that_are_no_numbers_are_refused(flops: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["alpha_s", "beta_s_per_byte", "flops_per_s", "nic_bytes_per_s"]
+    "field", ["alpha_s", "beta_s_per_byte", "flops_per_s", "launch_s", "comm_launch_s"]
 )
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
-def test_a_machine_with_impossible_numbers_is_refused(field: str, value: float) -> None:
-    with pytest.raises(UsageError, match=f"{field} of a machine must be finite"):
-        AlphaBeta(**{field: value})  # type: ignore[arg-type]
+@pytest.mark.parametrize("value", [nan, inf, -1.0, None, "fast", True])
+def test_a_machine_with_impossible_numbers_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"{field} of 'alpha-beta model' must be"):
+        AlphaBeta(**{field: value})
+
+
+@pytest.mark.parametrize("field", ["bytes_per_s", "nic_bytes_per_s", "ranks_per_node"])
+@pytest.mark.parametrize("value", [nan, inf, -1, 0, "fast", True])
+def test_what_a_machine_may_lack_must_be_right_too(field: str, value: Any) -> None:
+    lacking: dict[str, Any] = {field: None}
+    assert getattr(AlphaBeta(**lacking), field) is None
+    with pytest.raises(UsageError, match=f"{field} of 'alpha-beta model' must be"):
+        AlphaBeta(**{field: value})
