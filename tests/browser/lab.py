@@ -23,8 +23,24 @@ from labkit.bench.lab import (
 
 __all__ = [
     "RUN_ALL", "LabServer", "code_cells", "lab_server", "open_notebook", "outputs",
-    "run_all", "wait_idle", "write_notebook",
+    "run_all", "run_cell", "start_cell", "wait_cell", "wait_idle", "write_notebook",
 ]  # fmt: skip
+# The notebook counts its Markdown too. While a cell runs it has no number.
+FIND_CELL = """
+    const notebook = window.jupyterapp.shell.currentWidget.content;
+    const codes = notebook.widgets.filter(each => each.model.type === 'code');
+"""
+START_CELL = f"""number => {{
+    {FIND_CELL}
+    codes[number].model.executionCount = null;
+    notebook.activeCellIndex = notebook.widgets.indexOf(codes[number]);
+    window.jupyterapp.commands.execute('notebook:run-cell');
+}}"""
+HAS_RUN = f"""number => {{
+    {FIND_CELL}
+    return codes[number].model.executionCount !== null
+        && codes[number].model.executionState !== 'running';
+}}"""
 CELLS = "() => window.jupyterapp.shell.currentWidget.context.model.toJSON().cells"
 
 
@@ -53,3 +69,20 @@ def _text(output: dict[str, Any]) -> str:
         return f"{output['ename']}: {output['evalue']}"
     text = output.get("text", output.get("data", {}).get("text/plain", ""))
     return text if isinstance(text, str) else "".join(text)
+
+
+def start_cell(page: Page, number: int) -> None:
+    """Start the code cell with this number, from 0, and go on."""
+    page.evaluate(START_CELL, number)
+
+
+def wait_cell(page: Page, number: int, limit_s: float = 60) -> str:
+    """Wait until this code cell has run; what it printed or showed, as text."""
+    page.wait_for_function(HAS_RUN, arg=number, timeout=limit_s * 1000)
+    return outputs(page)[number]
+
+
+def run_cell(page: Page, number: int, limit_s: float = 60) -> str:
+    """Run one code cell, and return what it printed or showed, as text."""
+    start_cell(page, number)
+    return wait_cell(page, number, limit_s)
