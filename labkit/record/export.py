@@ -42,9 +42,8 @@ def to_perfetto(program: Program) -> bytes:
     events += _memory(program)
     events.sort(key=lambda event: event["ts"])
     named = [*_processes(program), *_names(rows, numbers)]
-    lines = ",\n".join(
-        json.dumps(event, separators=(",", ":")) for event in [*named, *events]
-    )
+    encode = json.JSONEncoder(separators=(",", ":")).encode
+    lines = ",\n".join(map(encode, [*named, *events]))
     about = json.dumps(_about(program))
     return (
         f'{{"displayTimeUnit":"ms","otherData":{about},"traceEvents":[\n{lines}\n]}}\n'

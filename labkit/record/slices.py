@@ -1,7 +1,8 @@
 """A record as slices of threads: what a viewer of traces wants, before any format.
 
     rank 0   lane 0              spans; on a CPU compute and waits inside them
-             stream 0            on a GPU: compute, and what it stands still for
+             stream 0            on a GPU: compute, and what it stands still for;
+                                 where a model gave the times, spans too
              transfers of world  from when the last rank had come
 
 Times are whole nanoseconds, and the slices of a thread nest: of two that overlap and do
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from labkit.record import intervals
+from labkit.record.ahead import runs_ahead
 from labkit.record.intervals import Stretch
 from labkit.record.measure import transfers
 from labkit.record.measure.awaited import Awaited
@@ -101,7 +103,11 @@ class _Reader:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._on_gpu = program.header.device == "cuda"
+        self._ahead = runs_ahead(program)
+        # A GPU's model gives spans the times of their work: see `labkit.replay`.
+        self._models_gpu = self._ahead and program.header.source == "replayed"
+        # What a CPU's record calls the host's wait is on a GPU the stream's.
+        self._waits_move = self._models_gpu and program.header.device == "cpu"
         self._over_s = program.duration_s
         self._stretches = intervals.read(program).stretches
         self._matched = transfers.match(program)
@@ -130,8 +136,7 @@ class _Reader:
         if comm.kind == "recv":
             parts = self._matched[comm.rank, comm.id].parts
             return next((p.comm for p in parts if p.comm.kind == "send"), None)
-        last = self._awaited.last(comm)
-        return None if last is None or last.rank == comm.rank else last
+        return self._awaited.call(comm)
 
     def slices(self) -> Iterator[Slice]:
         """Every slice; of two of one thread and time, the outer first."""
@@ -161,27 +166,30 @@ class _Reader:
                 comm = comms.get((event.rank, event.target))
                 yield from self._wait(event, event.start_s, comm)
             case Moment() if event.at_s is not None:
-                thread = Thread(event.rank, "lane", event.lane)
+                thread = self._home(event)
                 yield _slice(thread, event.at_s, None, event.name, "mark", {})
             case _:
                 pass
 
-    def _home(self, event: Work | Wait) -> Thread:
-        """Where it takes time: on a GPU it is the stream that computes."""
-        on_stream = self._on_gpu if isinstance(event, Work) else event.who == "stream"
-        if on_stream:
-            return Thread(event.rank, "stream", event.stream)
-        return Thread(event.rank, "lane", event.lane)
+    def _home(self, event: Work | Wait | Span | Moment) -> Thread:
+        """Where it takes time: on a GPU it is the stream that computes and waits."""
+        match event:
+            case Work() if self._ahead:
+                return Thread(event.rank, "stream", event.stream)
+            case Wait() if event.who == "stream" or self._waits_move:
+                return Thread(event.rank, "stream", event.stream)
+            case Span() | Moment() if self._models_gpu:
+                return Thread(event.rank, "stream", 0)
+            case _:
+                return Thread(event.rank, "lane", event.lane)
 
     def _span(self, span: Span, start_s: float) -> Slice:
         args = _known(micro_batch=span.micro_batch, stage=span.stage)
         if span.end_s is None:
             args["closed"] = False
         end_s = self._over_s if span.end_s is None else span.end_s
-        thread = Thread(span.rank, "lane", span.lane)
-        return _slice(
-            thread, start_s, end_s, span.name, "span", {"step": span.step, **args}
-        )
+        args = {"step": span.step, **args}
+        return _slice(self._home(span), start_s, end_s, span.name, "span", args)
 
     def _call(self, comm: Comm, issued_s: float) -> Slice:
         thread = Thread(comm.rank, "lane", comm.lane)
@@ -215,9 +223,9 @@ class _Reader:
         row, args = stretch.row, _about(comm)
         if row.end > row.start and comm.logical_bytes:
             args["GB_per_s"] = comm.logical_bytes / (row.end - row.start) / 1e9
-        last = self._awaited.last(comm)
+        last = self._awaited.rank(comm)
         if last is not None:
-            args["came_last"] = last.rank
+            args["came_last"] = last
         thread = Thread(comm.rank, "transfers of", comm.group)
         made = _slice(thread, row.start, row.end, row.name, "transfer", args)
         begun_by = self._begun.get((comm.rank, comm.id))

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from labkit.errors import UsageError
+from labkit.record.ahead import runs_ahead
 from labkit.record.events import MemoryKind
 from labkit.record.holdings import KINDS, Curve, Held, curve, peaks
 from labkit.record.program import Program
@@ -134,10 +135,13 @@ def _thinned(found: Curve) -> Curve:
 
 
 def _axis(program: Program, shown: Curve) -> tuple[tuple[float, ...], str]:
-    """Where each value begins and the last ends: in time, or by events."""
+    """Where each value begins and the last ends: in time, or by events.
+
+    Where the host runs ahead, the time of a storage is not that of the work on it.
+    """
     if not shown.seqs:
         return (), "event"
-    if shown.times_s is None:
+    if shown.times_s is None or runs_ahead(program):
         return (*shown.seqs, program.of(shown.rank)[-1].seq + 1), "event"
     scale, unit = time_unit(program.duration_s)
     times_s = (*shown.times_s, max(program.duration_s, shown.times_s[-1]))
@@ -153,16 +157,19 @@ def _lines(program: Program, tops: Sequence[Held]) -> Iterator[str]:
     """The picture in words: for those who cannot see it, and for a terminal."""
     highest = max(tops, key=lambda top: top.total_bytes)
     lowest = min(tops, key=lambda top: top.total_bytes)
-    yield f"Highest peak: {_told(highest)}."
+    has_moment = not runs_ahead(program)
+    yield f"Highest peak: {_told(highest, has_moment)}."
     if lowest.total_bytes < highest.total_bytes:
-        yield f"Lowest peak: {_told(lowest)}."
+        yield f"Lowest peak: {_told(lowest, has_moment)}."
     whose = {"dry": " of a dry run", "replayed": ", whatever the times"}
     source = whose.get(program.header.source, "")
     yield f"Bytes of the tensors' storages{source}; an allocator reserves more."
 
 
-def _told(top: Held) -> str:
+def _told(top: Held, has_moment: bool) -> str:
     held = sorted(top.bytes_by_kind.items(), key=lambda item: -item[1])
     kinds = ", ".join(f"{k} {format_bytes(n)}" for k, n in held[:MAX_NAMED] if n)
-    at = f" at {format_seconds(top.at_s)}" if top.at_s is not None else ""
+    at = (
+        f" at {format_seconds(top.at_s)}" if top.at_s is not None and has_moment else ""
+    )
     return f"rank {top.rank}, {_note(top)}{at}" + (f" ({kinds})" if kinds else "")

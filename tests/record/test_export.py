@@ -139,6 +139,49 @@ def test_arrows_lead_from_the_last_rank_to_those_that_it_let_begin() -> None:
     assert {e["cat"] for e in ends} == {"transfer"}
 
 
+def test_no_arrow_leads_from_a_rank_that_came_as_late_as_the_other() -> None:
+    """A transfer that waits for its queue was begun by nobody."""
+    ranks = made.ranks(2)
+    for rank in ranks:
+        rank.comm("all_reduce", 1.0, 2.0, 1.5)
+    events = exported(made.program(*ranks))
+    assert not any("bind_id" in event for event in events)
+    assert all("came_last" not in e["args"] for e in of(events, "transfer"))
+
+
+def modelled(second_s: float) -> Program:
+    """A CPU's record with a GPU's times: issued at once, rank 1 computes longer."""
+    ranks = made.ranks(2)
+    for rank in ranks:
+        done = (1.0, second_s)[rank.rank]
+        came = max(1.0, second_s)
+        with rank.span("forward", 0.0, done):
+            rank.work(0.0, done)
+        number = rank.comm("all_reduce", 1e-3, came + 0.5, came)
+        rank.wait(number, done, came + 0.5)
+        rank.moment("end", came + 0.5)
+    return made.program(*ranks, source="replayed")
+
+
+def test_a_cpu_record_with_the_times_of_a_gpu_runs_on_streams() -> None:
+    events = exported(modelled(3.0))
+    names = thread_names(events)
+    timed = [e for e in events if e["pid"] == 1 and e["ph"] != "M"]
+    shown = [(names[e["tid"]], e["name"]) for e in timed]
+    assert shown == [
+        ("stream 0", "forward"), ("stream 0", "compute"), ("lane 0", "all_reduce#1"),
+        ("stream 0", "wait for all_reduce#1"), ("stream 0", "waiting for rank 1"),
+        ("transfers of world", "all_reduce#1"), ("stream 0", "end"),
+    ]  # fmt: skip
+
+
+def test_whom_a_gpus_ranks_waited_for_is_told_by_work_not_by_issue() -> None:
+    begins = [e["pid"] for e in exported(modelled(3.0)) if e.get("flow_out")]
+    assert begins == [2]
+    begins = [e["pid"] for e in exported(modelled(0.5)) if e.get("flow_out")]
+    assert begins == [1]
+
+
 def test_arrows_lead_from_a_send_to_its_receive() -> None:
     sender, receiver = made.ranks(2)
     for number in range(3):
@@ -160,12 +203,14 @@ def test_on_a_gpu_compute_and_its_waits_are_on_streams() -> None:
             each.work(0.5, 1.5, stream=1)
             number = each.comm("all_reduce", 0.1, 2.5, 1.0)
             each.wait(number, 1.0, 2.5, who="stream")
+            each.wait(number, 2.5, 2.6)
     events = exported(made.program(rank, other, device="cuda", source="replayed"))
     names = thread_names(events)
     shown = {(names[e["tid"]], e["name"]) for e in events if e["ph"] == "X"}
     assert shown == {
-        ("lane 0", "forward"), ("lane 0", "all_reduce#1"), ("stream 0", "compute"),
+        ("stream 0", "forward"), ("lane 0", "all_reduce#1"), ("stream 0", "compute"),
         ("stream 1", "compute"), ("stream 0", "wait for all_reduce#1"),
+        ("lane 0", "wait for all_reduce#1"),
         ("transfers of world", "all_reduce#1"),
     }  # fmt: skip
 

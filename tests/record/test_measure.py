@@ -505,3 +505,16 @@ def test_covers_are_sets_of_moments(seed: int) -> None:
         for before, after in itertools.pairwise(made_of.pieces):
             assert before[1] < after[0]
     assert a.length_within(5, 12) == len(naive(one) & set(range(5, 12)))
+
+
+def test_a_cpu_record_with_the_times_of_a_gpu_waits_for_work_not_for_issue() -> None:
+    """Each rank issued at once; rank 1 computed longer, and rank 0 stood for it."""
+    ranks = made.ranks(2)
+    for rank, done in zip(ranks, (1.0, 3.0), strict=True):
+        with rank.span("step", 0.0, 3.5):
+            rank.work(0.0, done)
+            number = rank.comm("all_reduce", 1e-3 * (1 - rank.rank), 3.5, 3.0)
+            rank.wait(number, done, 3.5)
+    m = measure(made.program(*ranks, source="replayed", level="work"))
+    assert m.waited_s(0, 1) == near(2.0)
+    assert m.waited_s(1, 0) == 0.0

@@ -8,6 +8,7 @@ from labkit.record.measure import transfers
 from labkit.record.measure.clocks import Clocks
 from labkit.record.measure.transfers import Part, Transfer
 from labkit.record.program import Comm, Program
+from labkit.record.soundness import SAME_S
 
 
 class Awaited:
@@ -28,17 +29,24 @@ class Awaited:
             return None
         return self._transfers[comm.rank, comm.id].last_two(comm.arrived_s)
 
-    def last(self, comm: Comm) -> Comm | None:
-        """The part that came last; None where ranks' clocks cannot tell which."""
+    def call(self, comm: Comm) -> Comm | None:
+        """The other rank's call that let this rank's part begin.
+
+        None where this rank came last, or as late as the last, and where ranks' clocks
+        cannot tell.
+        """
         two = self.last_two(comm)
         if two is None:
             return None
         last, before = two
+        own = self._transfers[comm.rank, comm.id].part_of(comm.rank)
+        if own is None or last.ready_s <= own.ready_s + SAME_S:
+            return None
         apart_s = self._clocks.apart_s(last.comm.rank, before.comm.rank)
         is_told = not apart_s or last.ready_s - before.ready_s > apart_s
         return last.comm if is_told else None
 
     def rank(self, comm: Comm) -> int | None:
-        """The rank that this rank waited for; None where itself, or unknown."""
-        last = self.last(comm)
-        return None if last is None or last.rank == comm.rank else last.rank
+        """The rank of that call: whom this rank waited for."""
+        call = self.call(comm)
+        return None if call is None else call.rank

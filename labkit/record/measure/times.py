@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from labkit.record.ahead import runs_ahead
 from labkit.record.intervals import Intervals
 from labkit.record.measure import standstill
 from labkit.record.measure.awaited import Awaited
@@ -93,13 +94,13 @@ def _covers(
     On a GPU, what runs on another stream than 0 goes beside compute; on a CPU it is
     the host that runs it.
     """
-    is_cuda = program.header.device == "cuda"
+    on_streams = runs_ahead(program)
     compute: dict[int, list[tuple[float, float]]] = {rank: [] for rank in found.ranks}
     moving: dict[int, list[tuple[float, float]]] = {rank: [] for rank in found.ranks}
     for row, _, stream in found.stretches:
         if row.kind == "transfer":
             moving[row.rank].append((row.start, row.end))
-        elif row.kind == "compute" and not (is_cuda and stream):
+        elif row.kind == "compute" and not (on_streams and stream):
             compute[row.rank].append((row.start, row.end))
     return (
         {rank: Cover(pieces) for rank, pieces in compute.items()},

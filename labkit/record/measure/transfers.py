@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from labkit.record.ahead import runs_ahead
 from labkit.record.program import Comm, Program, Wait, Work
 from labkit.record.soundness import SAME_S
 
@@ -49,6 +50,10 @@ class Transfer:
         """Whether every rank that takes part is in the record."""
         return len(self.parts) == len(self.ranks)
 
+    def part_of(self, rank: int) -> Part | None:
+        """A rank's part, the first where it has two."""
+        return next((part for part in self.parts if part.comm.rank == rank), None)
+
     def last_two(self, arrived_s: float) -> tuple[Part, Part] | None:
         """The rank that came last and the one before, of those that were needed.
 
@@ -64,8 +69,11 @@ class Transfer:
 def match(program: Program) -> dict[tuple[int, int], Transfer]:
     """Each transfer, by every rank and id that takes part in it."""
     parts: defaultdict[Key, list[Part]] = defaultdict(list)
+    on_streams = runs_ahead(program)
+    # What a CPU's record calls the host's wait is on a GPU the stream's.
+    of_host = program.header.device == "cpu"
     for events in program.events:
-        for part in _parts(events, program.header.device == "cuda"):
+        for part in _parts(events, on_streams=on_streams, of_host=of_host):
             parts[_key(part.comm)].append(part)
     found: dict[tuple[int, int], Transfer] = {}
     for together in parts.values():
@@ -87,18 +95,21 @@ def _key(comm: Comm) -> Key:
     return (comm.group, *ends, comm.tag, comm.pair_seq)
 
 
-def _parts(events: tuple[object, ...], is_cuda: bool) -> list[Part]:
+def _parts(
+    events: tuple[object, ...], *, on_streams: bool, of_host: bool
+) -> list[Part]:
     """A rank's parts: see [Note: streams] in `labkit.record.program`."""
     busy_until: defaultdict[int, float] = defaultdict(float)
     watched: dict[int, float] = {}
     comms: list[tuple[Comm, float]] = []
     for event in events:
         match event:
-            case Work() if is_cuda and event.end_s is not None:
+            case Work() if on_streams and event.end_s is not None:
                 busy = max(busy_until[event.stream], event.end_s)
                 busy_until[event.stream] = busy
             case Wait():
-                if is_cuda and event.who == "stream" and event.end_s is not None:
+                waits = on_streams and (of_host or event.who == "stream")
+                if waits and event.end_s is not None:
                     busy = max(busy_until[event.stream], event.end_s)
                     busy_until[event.stream] = busy
                 if event.cause != "event" and event.start_s is not None:
