@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from labkit.bench import engine
 from labkit.errors import UsageError
 from labkit.record.program import Comm, Program, Race, Wait, Work
 from labkit.replay.engine import replay
@@ -40,10 +41,26 @@ def test_random_programs_get_the_times_of_the_reference(since: int) -> None:
     """Any mix of collectives, messages, lanes, streams, waits and reads."""
     for seed in range(since, since + 100):
         program = draw(seed, num_events=30, has_ties=seed % 2 == 0)
-        machine = draw_machine(seed)
-        expected = live(program, machine)
-        for place, times in times_of(replay(program, machine)).items():
-            assert times == pytest.approx(expected[place], abs=1e-9), (seed, place)
+        meets_reference(program, draw_machine(seed))
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("since", range(1000, 11000, 1000))
+def test_more_and_longer_random_programs(since: int) -> None:
+    for seed in range(since, since + 1000):
+        program = draw(seed, num_events=seed % 150, has_ties=seed % 2 == 0)
+        meets_reference(program, draw_machine(seed))
+
+
+def test_many_groups_over_the_same_links_get_the_times_of_the_reference() -> None:
+    """The program that is timed: 32 ranks on 4 nodes, 4 groups a rank."""
+    meets_reference(engine.program(3300, num_ranks=32), engine.SHARED)
+
+
+def meets_reference(program: Program, machine: AlphaBeta) -> None:
+    expected = live(program, machine)
+    for place, times in times_of(replay(program, machine)).items():
+        assert times == pytest.approx(expected[place], abs=1e-9), place
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -44,7 +44,11 @@ def times(event: Event) -> list[Any]:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("since", range(0, 1000, 250))
+@pytest.mark.parametrize(
+    "since",
+    [0, 250, 500, 750,
+     *(pytest.param(s, marks=pytest.mark.grid) for s in range(1000, 10000, 250))],
+)  # fmt: skip
 def test_a_spoiled_program_is_refused_or_gets_finite_times(since: int) -> None:
     num_refused = 0
     for seed in range(since, since + 250):
