@@ -15,14 +15,16 @@ from labkit.errors import UsageError
 from labkit.record.ahead import runs_ahead
 from labkit.record.events import MemoryKind
 from labkit.record.holdings import KINDS, Curve, Held, curve, peaks
-from labkit.record.program import Program
+from labkit.record.program import Program, Span
+from labkit.record.track import STEP
 from labkit.units import byte_unit, format_bytes, format_seconds
 from labkit.view import memory_figure, memory_image
 from labkit.view.bundle import Still
 from labkit.view.chart import time_unit
 
 MAX_POINTS = 800
-MAX_NAMED = 4
+MAX_NAMED = 3
+MAX_GUIDES = 12
 
 
 class Area(NamedTuple):
@@ -48,6 +50,7 @@ class MemoryChart:
         curve_at: Where each of the curve's values begins, the last where it ends.
         curve_axis: What `curve_at` counts, with its unit.
         peak_at: Where the curve has its peak.
+        guides: Where the rank's steps begin, each with its name.
     """
 
     title: str
@@ -60,6 +63,7 @@ class MemoryChart:
     curve_at: tuple[float, ...]
     curve_axis: str
     peak_at: float | None
+    guides: tuple[tuple[float, str], ...]
 
 
 def memory(program: Program, *, rank: int | None = None, title: str = "") -> Still:
@@ -111,6 +115,7 @@ def draw(program: Program, rank: int | None = None, title: str = "") -> MemoryCh
         curve_at=at,
         curve_axis=axis,
         peak_at=at[totals.index(max(totals))] if totals else None,
+        guides=tuple(_guides(program, shown.rank)) if totals else (),
     )
 
 
@@ -135,17 +140,34 @@ def _thinned(found: Curve) -> Curve:
 
 
 def _axis(program: Program, shown: Curve) -> tuple[tuple[float, ...], str]:
-    """Where each value begins and the last ends: in time, or by events.
-
-    Where the host runs ahead, the time of a storage is not that of the work on it.
-    """
+    """Where each value begins and the last ends: in time, or by events."""
     if not shown.seqs:
         return (), "event"
-    if shown.times_s is None or runs_ahead(program):
+    if shown.times_s is None or not _has_moments(program):
         return (*shown.seqs, program.of(shown.rank)[-1].seq + 1), "event"
     scale, unit = time_unit(program.duration_s)
     times_s = (*shown.times_s, max(program.duration_s, shown.times_s[-1]))
     return tuple(at_s * scale for at_s in times_s), f"time ({unit})"
+
+
+def _has_moments(program: Program) -> bool:
+    """Whether it makes sense to say when a storage came to be.
+
+    Where the host runs ahead, that is not when the work on it is done.
+    """
+    return program.header.has_times and not runs_ahead(program)
+
+
+def _guides(program: Program, rank: int) -> Iterator[tuple[float, str]]:
+    """A line where a step begins: every step, or every so many of a long record."""
+    scale = time_unit(program.duration_s)[0] if _has_moments(program) else None
+    steps = [
+        event for event in program.of(rank)
+        if isinstance(event, Span) and event.name == STEP and event.lane == 0
+    ]  # fmt: skip
+    for span in steps[:: -(-len(steps) // MAX_GUIDES) or 1]:
+        at = span.seq if scale is None else (span.start_s or 0.0) * scale
+        yield at, f"{STEP} {span.step}"
 
 
 def _note(top: Held) -> str:
@@ -157,7 +179,7 @@ def _lines(program: Program, tops: Sequence[Held]) -> Iterator[str]:
     """The picture in words: for those who cannot see it, and for a terminal."""
     highest = max(tops, key=lambda top: top.total_bytes)
     lowest = min(tops, key=lambda top: top.total_bytes)
-    has_moment = not runs_ahead(program)
+    has_moment = _has_moments(program)
     yield f"Highest peak: {_told(highest, has_moment)}."
     if lowest.total_bytes < highest.total_bytes:
         yield f"Lowest peak: {_told(lowest, has_moment)}."

@@ -33,6 +33,7 @@ def figure(chart: MemoryChart) -> go.Figure:
     traces = [_bar(chart, area) for area in chart.areas]
     traces += [_curve(chart, area) for area in chart.areas if chart.curve_at]
     drawn = go.Figure(traces)
+    lines, names = _guides(chart)
     drawn.update_layout(
         title={
             "text": plain(chart.title), "font": {"size": 15},
@@ -48,7 +49,8 @@ def figure(chart: MemoryChart) -> go.Figure:
             "orientation": "h", "x": 0, "y": 1, "yanchor": "bottom",
             "traceorder": "normal",
         },
-        annotations=_texts(chart),
+        annotations=[*names, *_texts(chart)],
+        shapes=lines,
     )  # fmt: skip
     _set_axes(drawn, chart, CURVE_PIXELS / data, 1 - bars / data)
     return drawn
@@ -76,6 +78,22 @@ def _set_axes(
             type="line", xref="x2", yref="y2 domain", x0=chart.peak_at,
             x1=chart.peak_at, y0=0, y1=1, line={"color": TEXT, "dash": "dot"},
         )  # fmt: skip
+
+
+def _guides(chart: MemoryChart) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A line where each step begins, and its name above the curve."""
+    where = {"xref": "x2", "yref": "y2 domain"}
+    lines = [
+        {"type": "line", **where, "x0": at, "x1": at, "y0": 0, "y1": 1,
+         "layer": "below", "opacity": 0.5, "line": {"color": TEXT, "width": 1}}
+        for at, _ in chart.guides
+    ]  # fmt: skip
+    names = [
+        {"x": at, "y": 1, **where, "text": label, "showarrow": False,
+         "xanchor": "left", "yanchor": "bottom", "font": {"size": 10, "color": TEXT}}
+        for at, label in chart.guides
+    ]  # fmt: skip
+    return lines, names
 
 
 def _bar(chart: MemoryChart, area: Area) -> go.Bar:

@@ -99,8 +99,14 @@ def _draw_curve(axes: Any, chart: MemoryChart) -> None:
         low = high
     if chart.peak_at is not None:
         axes.axvline(chart.peak_at, color=TEXT, ls=":", lw=1.2)
+    for at, label in chart.guides:
+        axes.axvline(at, color=TEXT, lw=0.6, ls="-", alpha=0.5, zorder=0)
+        axes.text(
+            at, 0.99, f" {label}", color=TEXT, fontsize=7, va="top", ha="left",
+            transform=axes.get_xaxis_transform(), parse_math=False,
+        )  # fmt: skip
     axes.set_xlim(0, 1.01 * chart.curve_at[-1] or 1.0)
-    axes.set_ylim(0, 1.08 * max(low) or 1.0)
+    axes.set_ylim(0, 1.15 * max(low) or 1.0)
 
 
 def _draw_texts(

@@ -77,6 +77,32 @@ def test_a_dry_run_counts_events_and_says_so() -> None:
     assert " at " not in still.text
 
 
+def test_where_the_host_runs_ahead_events_are_counted_too() -> None:
+    rank = made.Rank(0)
+    with rank.span("step", 0.0, 5.0):
+        rank.work(0.0, 5.0)
+        rank.alloc(0, MIB, "scratch", 0.1)
+    program = made.program(rank, level="work", source="replayed")
+    drawn = draw(program)
+    assert (drawn.curve_axis, drawn.curve_at) == ("event", (2, 3))
+    assert drawn.guides == ((0, "step 0"),)
+    assert " at " not in memory(program).text
+
+
+def test_steps_are_marked_on_the_curve() -> None:
+    rank = made.Rank(0)
+    for step in range(30):
+        with rank.span("step", float(step), step + 1.0):
+            rank.alloc(step, MIB, "scratch", step + 0.5)
+    program = made.program(rank, level="work")
+    drawn = draw(program)
+    assert drawn.guides[:2] == ((0.0, "step 0"), (3.0, "step 3"))
+    assert len(drawn.guides) == 10
+    layout = memory(program).bundle()[PLOTLY]["layout"]
+    assert "step 27" in [note["text"] for note in layout["annotations"]]
+    assert len(layout["shapes"]) == 10 + 1
+
+
 def test_the_words_name_the_extremes_and_the_largest_kinds() -> None:
     text = memory(record(), title="Two ranks").text
     assert text.splitlines()[:3] == [
