@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +13,11 @@ from torch import nn
 from labkit import Cluster, span
 from labkit.errors import UsageError
 from labkit.record.file import load
+from labkit.replay import measured
 from labkit.replay.catalog import hardware
 from labkit.replay.machine import AlphaBeta
 from labkit.runtime.recorded import Recorded, Replay
+from tests.replay.test_measured import COMM, COMPUTE
 
 BIG, TOY = (6656, 8, 4096), (256, 8, 64)
 
@@ -88,7 +91,7 @@ def tiny() -> None:
         _ = x @ x
 
 
-def test_a_replay_is_asked_as_a_run_is(cluster: Cluster, tmp_path: object) -> None:
+def test_a_replay_is_asked_as_a_run_is(cluster: Cluster, tmp_path: Path) -> None:
     run = cluster.dry(tiny)
     found = run.replay("dgx-a100")
     assert isinstance(found, Recorded)
@@ -96,7 +99,7 @@ def test_a_replay_is_asked_as_a_run_is(cluster: Cluster, tmp_path: object) -> No
     assert found.record.header.hardware == "dgx-a100"
     assert found.measure().step_s > 0
     assert {row.kind for row in found.rows()} == {"compute", "transfer"}
-    assert load(found.save(f"{tmp_path}/replayed.rec")) == found.record
+    assert load(found.save(tmp_path / "replayed.rec")) == found.record
     # A replay can be replayed: nothing of the machine before is left.
     assert found.replay("dgx-h100").record == run.replay("dgx-h100").record
     assert len(repr(found)) < 1000
@@ -129,13 +132,31 @@ def test_the_panel_starts_at_the_machine_and_follows_the_sliders(
         panel.close()
 
 
+def test_this_machine_can_be_asked_too(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    run = cluster.dry(tiny)
+    with pytest.raises(UsageError, match="labkit bench compute"):
+        run.replay("this machine")
+    measured.store("compute", COMPUTE)
+    measured.store("comm", COMM)
+    assert "more ranks than cores" in run.replay("this machine").caption
+    panel = run.whatif("this machine")
+    try:
+        assert panel.program == run.replay("this machine").record
+        assert 8 in panel.question.node_sizes
+    finally:
+        panel.close()
+
+
 def test_machines_that_are_not_there_are_refused(cluster: Cluster) -> None:
     run = cluster.dry(tiny)
     for ask in (run.replay, run.whatif):
         with pytest.raises(UsageError, match=r"one of: dgx-v100.*'dgx-h10'"):
             ask("dgx-h10")
     with pytest.raises(UsageError, match="AlphaBeta has none"):
-        run.whatif(AlphaBeta())
+        run.whatif(AlphaBeta())  # pyright: ignore[reportArgumentType]
 
 
 def test_a_record_without_times_names_the_call(cluster: Cluster) -> None:
