@@ -28,6 +28,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         "start, re-run, fail, interrupt and end ranks, beside ipyparallel and "
         "accelerate's notebook_launcher",
     ),
+    Benchmark("record", "what recording costs: a DDP step with and without it, a span"),
     Benchmark(
         "live",
         "the live timeline in a browser: frames a second, how late, the kernel's cost",

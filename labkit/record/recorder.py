@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
@@ -38,6 +37,8 @@ from labkit.record.traffic import Backend, Counters
 
 MAX_PENDING = 200_000
 MAX_FIXED_S = 3600.0
+LONGEST_SETTLE_S = 0.2
+SETTLE_PAUSE_S = 0.0002
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -107,6 +108,7 @@ class Recorder:
         self._pair_seq: Counter[Any] = Counter()
         self._lanes: dict[int, int] = {_thread_id(): 0}
         self._caveats: set[str] = set()
+        self._listening: dict[int, Callable[[], bool]] = {}
 
     def begin(self) -> None:
         """A run begins on the calling thread: lane 0, and nothing dropped so far."""
@@ -118,6 +120,7 @@ class Recorder:
         self._streams.clear()
         self._current_stream.clear()
         self._caveats.clear()
+        self._listening.clear()
 
     def lane(self) -> int:
         """The calling thread's number: 0 for the thread that made the recorder."""
@@ -198,21 +201,29 @@ class Recorder:
             self.add(comm)
         return comm
 
-    @contextmanager
-    def waiting(self, target: int) -> Generator[None]:
+    def waiting(self, target: int) -> Waiting:
         """Record that the calling thread stands still until transfer `target` ends."""
-        self.add(WaitStart(target, self.lane(), _now_s()))
-        try:
-            yield
-        except BaseException as error:
-            if not isinstance(error, Abandoned):
-                self.add(WaitEnd(target, _now_s(), ok=False))
-            raise
-        self.add(WaitEnd(target, _now_s(), ok=True))
+        return Waiting(self, target)
+
+    def listen(self, target: int, is_over: Callable[[], bool]) -> None:
+        """Expect to hear from the backend when transfer `target` ends: see `settle`."""
+        self._listening[target] = is_over
 
     def ended(self, target: int) -> None:
         """Record that a transfer is known to have ended."""
         self.add(CommEnd(target, _now_s()))
+        self._listening.pop(target, None)
+
+    def settle(self) -> None:
+        """Wait to hear of the transfers that are over; of those only, and not for long.
+
+        Whoever waits in C++ goes on before the backend's thread has told us.
+        """
+        deadline_s = _now_s() + LONGEST_SETTLE_S
+        while any(is_over() for is_over in list(self._listening.values())):
+            if _now_s() > deadline_s:
+                return
+            time.sleep(SETTLE_PAUSE_S)
 
     def new_mark(self) -> int:
         """The number of a mark that a stream will come to."""
@@ -256,6 +267,25 @@ class Recorder:
     ) -> Span:
         """Record a named stretch of the calling thread's program."""
         return Span(name, self, micro_batch, stage)
+
+
+class Waiting:
+    """A thread stands still within it, for a transfer: `with recorder.waiting(id):`."""
+
+    __slots__ = ("_recorder", "_target")
+
+    def __init__(self, recorder: Recorder, target: int) -> None:
+        """A generator would take four times as long."""
+        self._recorder = recorder
+        self._target = target
+
+    def __enter__(self) -> None:
+        recorder = self._recorder
+        recorder.add(WaitStart(self._target, recorder.lane(), _now_s()))
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        if kind is None or not issubclass(kind, Abandoned):
+            self._recorder.add(WaitEnd(self._target, _now_s(), ok=kind is None))
 
 
 class Span:

@@ -139,3 +139,27 @@ def test_a_caveat_is_told_once_a_run(mine: Recorder) -> None:
     mine.begin()
     mine.caveat("timing", "asks again", None)
     assert len(mine.drain()) == 1
+
+
+def test_settling_waits_for_what_is_over_and_for_nothing_else() -> None:
+    recorder = Recorder()
+    asked: list[bool] = []
+
+    def is_over() -> bool:
+        asked.append(True)
+        if len(asked) == 3:
+            recorder.ended(7)
+        return True
+
+    recorder.listen(7, is_over)
+    recorder.listen(8, lambda: False)
+    recorder.settle()
+    assert [event.target for event in recorder.drain()] == [7]  # type: ignore[union-attr]
+    assert len(asked) == 3
+
+
+def test_settling_ends_though_nobody_tells() -> None:
+    recorder = Recorder()
+    recorder.listen(7, lambda: True)
+    recorder.settle()
+    assert recorder.drain() == []

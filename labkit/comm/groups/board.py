@@ -22,6 +22,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from labkit.errors import MismatchError
@@ -101,22 +102,28 @@ class Board:
     def _key(self, comm: CommStart, me: int) -> int:
         if comm.kind in P2P:
             ends = (me, comm.peer) if comm.kind == "send" else (comm.peer, me)
-            return _hash(f"{comm.group}/{ends}/{comm.tag}/{comm.pair_seq}")
-        return _hash(f"{comm.group}/{comm.group_seq}")
+            return _numbered(_hash(comm.group, *ends, comm.tag), comm.pair_seq)
+        return _numbered(_hash(comm.group), comm.group_seq)
 
 
 def _signature(comm: CommStart) -> int:
     """What must agree; of an all_to_all only kind and type, since splits differ."""
     if comm.kind in P2P:
-        return _hash(f"message/{comm.dtype}/{comm.numel}")
+        return _hash("message", comm.dtype, comm.numel)
     if comm.kind in ("barrier", "new_group"):
-        return _hash(f"{comm.kind}/{comm.shapes}")
-    count = "" if comm.kind == "all_to_all" else comm.numel
-    return _hash(f"{comm.kind}/{comm.dtype}/{count}/{comm.op}/{comm.peer}")
+        return _hash(comm.kind, comm.shapes)
+    count = None if comm.kind == "all_to_all" else comm.numel
+    return _hash(comm.kind, comm.dtype, count, comm.op, comm.peer)
 
 
-def _hash(text: str) -> int:
+@lru_cache(maxsize=4096)
+def _hash(*parts: object) -> int:
     """A number that is the same in every process, and never 0."""
-    data = text.encode()
+    data = repr(parts).encode()
     checksums = zlib.crc32(data) << 32 | zlib.adler32(data)
     return checksums * _MIX & _KEY_MASK | 1
+
+
+def _numbered(key: int, number: int) -> int:
+    """Another key for each number, in another slot, and never 0."""
+    return (key + number * _MIX) & _KEY_MASK | 1

@@ -17,12 +17,11 @@ the new one first, so each is overridden under both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -38,8 +37,7 @@ NO_TIMEOUT = timedelta(0)
 MAX_UNWAITED = 4096
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """What a collective was handed: what must agree between ranks, and its root."""
 
     tensors: tuple[Tensor, ...] = ()
@@ -101,8 +99,11 @@ class RecordedWork(dist.Work):
     def _stand_still(self, timeout: timedelta) -> bool:
         if self._ready is not None:
             self._ready.wait(timeout)
-        with _in_words(self._comm):
+        try:
             return self._inner.wait(timeout)
+        except RuntimeError as error:
+            _tell_of_dtype(error, self._comm)
+            raise
 
     def _has_ended(self) -> None:
         self._waited = True
@@ -216,8 +217,11 @@ class RecordingGroup(dist.ProcessGroup):
             self._board.post(comm)
             self._board.compare(comm, self.ranks)
         ready = self._meet(kind, call) if self._ready_group is not None else None
-        with _in_words(comm):
+        try:
             inner = getattr(self.inner, method)(*args, **kwargs)
+        except RuntimeError as error:
+            _tell_of_dtype(error, comm)
+            raise
         if inner is None:
             return None
         if kind in P2P:
@@ -233,6 +237,7 @@ class RecordingGroup(dist.ProcessGroup):
         except RuntimeError:
             # Some of gloo's works have none: the wait tells the end.
             return
+        self.recorder.listen(comm_id, work.is_completed)
         future.add_done_callback(partial(self._heard, comm_id))
 
     def _heard(self, comm_id: int, future: Any) -> None:
@@ -301,14 +306,9 @@ def _is_waited_at_once(args: Sequence[Any]) -> bool:
     return getattr(args[-1] if args else None, "asyncOp", True) is False
 
 
-@contextmanager
-def _in_words(comm: CommStart) -> Generator[None]:
+def _tell_of_dtype(error: RuntimeError, comm: CommStart) -> None:
     """Where gloo cannot move a dtype, say what it can move instead."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "Invalid scalar type" not in str(error):
-            raise
+    if "Invalid scalar type" in str(error):
         raise UsageError(
             f"{comm.kind} on gloo needs a dtype that it can move; this rank handed "
             f"over {comm.dtype}. Convert before the call: torch.view_as_real(x) for "

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -50,10 +51,10 @@ def run(job: Job) -> Any:
     """Run the job on the calling rank and return its result."""
     mine = recorder.current()
     mine.begin()
-    if job.level == "comm":
-        return _run(job)
-    with recorded(mine):
-        return _run(job)
+    with recorded(mine) if job.level == "work" else nullcontext():
+        result = _run(job)
+    mine.settle()
+    return result
 
 
 def _run(job: Job) -> Any:
