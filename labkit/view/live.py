@@ -185,14 +185,11 @@ class LiveView:
     @_harmless
     def _replace(self, draw: Callable[[], Still] | None) -> None:
         assert self._place is not None
-        shown = False
-        try:
-            if draw is not None:
-                self._place.show_still(draw())
-                shown = True
-        finally:
-            if not shown:
-                self._place.show({"text/plain": NO_PICTURE})
+        still = _drawn(draw)
+        if still is not None:
+            self._place.show_still(still)
+        else:
+            self._place.show({"text/plain": NO_PICTURE})
 
     @_harmless
     def _close(self) -> None:
@@ -236,15 +233,16 @@ class LiveView:
             "seq": self._seq, "now": now_s - zero_s, "wall": time.time(),
             "steps": reader.num_steps, "ended": ended,
         }  # fmt: skip
-        opened = reader.open()[:MAX_OPEN]
         names = reader.names[self._num_names : self._num_names + MAX_NEW_NAMES]
         if names:
             short = [[part[:MAX_NAME] for part in name] for name in names]
             content |= {"names": short, "first": self._num_names}
             self._num_names += len(names)
-        used = opened.nbytes + len(json.dumps(content)) + 100
-        limit = (MAX_MESSAGE_BYTES - used) // RECORD_BYTES
+        used = len(json.dumps(content)) + 100
+        limit = (MAX_MESSAGE_BYTES - used) // RECORD_BYTES - MAX_OPEN
         records = reader.take(now_s - zero_s, limit)
+        # After it: what was taken is open no longer.
+        opened = reader.open()[:MAX_OPEN]
         content |= {"total": reader.total, "count": reader.count}
         self._widget.send(content, buffers=[records.tobytes(), opened.tobytes()])
         self._seq += 1
@@ -275,6 +273,17 @@ def look(ranks: Sequence[int], title: str) -> dict[str, Any]:
         "mark_at": chart.MARK_AT, "row_pixels": empty.row_pixels,
     }  # fmt: skip
     return {"title": title, "rows": rows, "kinds": kinds, "geometry": geometry}
+
+
+def _drawn(draw: Callable[[], Still] | None) -> Still | None:
+    try:
+        return None if draw is None else draw()
+    except Exception as error:
+        sys.stderr.write(
+            f"[labkit] the run's picture could not be drawn ({type(error).__name__}: "
+            f"{error}); its record is whole. run.timeline() draws it again\n"
+        )
+        return None
 
 
 @cache

@@ -281,8 +281,8 @@ def converted(lab: LabServer, name: str) -> str:
 
 
 def test_every_one_of_many_spans_is_drawn(lab: LabServer, browser: Browser) -> None:
-    seen, (num_spans, *_) = measure(browser, lab, 8, 10_000, 2.0)
-    assert int(seen["records"]) == num_spans == 10_000
+    seen, (num_spans, *_) = measure(browser, lab, 4, 10_000, 2.0, rest_s=1.0)
+    assert int(seen["records"]) >= num_spans == 10_000
     assert int(seen["largest"]) < 100_000
     assert seen["asks"] == "0"
-    assert int(seen["painted"]) < int(seen["repaints"]) * num_spans
+    assert int(seen["draws"]) <= int(seen["frames"])

@@ -153,6 +153,18 @@ def rate(page: Page) -> float:
     return max(sum(at <= t < at + 1 - 1e-6 for t in times) for at in times)
 
 
+def test_nothing_is_open_and_final_at_once(page: Page) -> None:
+    view = LiveView(range(4))
+    page.play(view, batches(training(4, 60), 0.02))
+    view.end()
+    finals = {tuple(r[1:]) for _, _, records, _ in page.messages for r in records}
+    assert any(len(opened) for *_, opened in page.messages)
+    for _, _, records, opened in page.messages:
+        now = {tuple(record[1:]) for record in records}
+        assert not now & {tuple(record[1:]) for record in opened}
+    assert len(finals) > 500
+
+
 def test_wi_04_20_steps_a_second_of_4_ranks_are_5_messages_a_second(page: Page) -> None:
     view = LiveView(range(4))
     page.play(view, batches(spans(4, 4 * 20 * 60, 60.0, start_s=100.0), 0.02))
