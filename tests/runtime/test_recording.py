@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,10 +14,20 @@ import torch.distributed as dist
 
 from labkit import Cluster, Run
 from labkit.errors import RankFailed, UsageError
+from labkit.record.export import to_perfetto
 from labkit.record.file import load
 from labkit.record.intervals import rows
-from labkit.record.program import Comm, HostRead, Program, Wait, Work, without_times
+from labkit.record.program import (
+    Comm,
+    HostRead,
+    Program,
+    Span,
+    Wait,
+    Work,
+    without_times,
+)
 from labkit.replay.machine import AlphaBeta
+from labkit.view.timeline import timeline
 from tests.runtime import recorded_programs as programs
 from tests.runtime.lines import bare_number_of
 
@@ -245,3 +256,20 @@ def test_fsdp2_orders_by_streams_and_is_refused(ranks: Cluster) -> None:
     assert "streams" in run.record.header.stream_ordered
     with pytest.raises(UsageError, match="stream"):
         run.replay(MACHINE)
+
+
+def test_transfers_are_drawn_without_any_span(ranks: Cluster) -> None:
+    """A user's own program has no spans; take away labkit's own too."""
+    run = ranks.run(programs.overlapped)
+    events = tuple(
+        tuple(
+            event._replace(span=None) if isinstance(event, Work | Comm) else event
+            for event in each
+            if not isinstance(event, Span)
+        )
+        for each in run.record.events
+    )
+    bare = replace(run.record, events=events)
+    assert transfers_of(bare) == transfers_of(run.record) != []
+    assert b"all_reduce" in to_perfetto(bare)
+    timeline(bare)
