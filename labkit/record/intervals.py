@@ -144,6 +144,9 @@ class _Cutter:
         self._comms = {event.id: event for event in events if isinstance(event, Comm)}
         self._names: dict[int, str] = {}
         self._steps: dict[int, int] = {}
+        # Calls that were waited for, and when the first wait with a time began.
+        self._waited: set[int] = set()
+        self._watched_s: dict[int, float] = {}
         self._step = 0
         self._over = program.duration_s
         self._is_measured = program.header.source == "measured"
@@ -153,11 +156,7 @@ class _Cutter:
     def follow(self) -> _Cutter:
         """Take the events in their order."""
         self._name_calls()
-        waited = {
-            event.target
-            for event in self._events
-            if isinstance(event, Wait) and event.cause != "event"
-        }
+        self._note_waits()
         for event in self._events:
             match event:
                 case Span():
@@ -165,7 +164,7 @@ class _Cutter:
                 case Work():
                     self._compute(event)
                 case Comm():
-                    self._transfer(event, has_wait=event.id in waited)
+                    self._transfer(event)
                 case Wait():
                     self._wait(event)
                 case _:
@@ -182,6 +181,13 @@ class _Cutter:
                 count[event.kind] += 1
                 self._names[event.id] = f"{event.kind}#{count[event.kind]}"
                 self._steps[event.id] = step
+
+    def _note_waits(self) -> None:
+        for event in self._events:
+            if isinstance(event, Wait) and event.cause != "event":
+                self._waited.add(event.target)
+                if event.start_s is not None:
+                    self._watched_s.setdefault(event.target, event.start_s)
 
     def _span_name(self, work: Work) -> str:
         """The innermost span that is not a step."""
@@ -222,29 +228,21 @@ class _Cutter:
         if min(came, end) > wait.start_s:
             self._add_comm(comm, "waiting", wait.start_s, min(came, end))
 
-    def _transfer(self, comm: Comm, *, has_wait: bool) -> None:
+    def _transfer(self, comm: Comm) -> None:
+        """A call whose end is known moved bytes from when the last rank had come.
+
+        Where only a late wait tells of the end, the transfer may have ended long
+        before: the stretch before the wait is not counted as transfer.
+        """
         if comm.ended_s is None:
-            if not has_wait:
+            if comm.id not in self._waited:
                 name = self._names[comm.id]
                 self.unended.append(Unended(self._rank, name, comm.issued_s or 0.0))
             return
         start = comm.arrived_s if comm.arrived_s is not None else comm.issued_s
         if comm.end_source == "wait":
-            start = max(start or 0.0, self._watched_since(comm))
+            start = max(start or 0.0, self._watched_s.get(comm.id, 0.0))
         self._add_comm(comm, "transfer", min(start or 0.0, comm.ended_s), comm.ended_s)
-
-    def _watched_since(self, comm: Comm) -> float:
-        """From when on the call's end was watched.
-
-        Where only a late wait tells of the end, the transfer may have ended long
-        before: the stretch before the wait is not counted as transfer.
-        """
-        starts = (
-            event.start_s
-            for event in self._events[comm.seq + 1 :]
-            if isinstance(event, Wait) and event.target == comm.id
-        )
-        return next(starts, None) or 0.0
 
     def _add_comm(self, comm: Comm, kind: RowKind, start: float, end: float) -> None:
         row = Row(

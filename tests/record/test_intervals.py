@@ -24,6 +24,7 @@ from labkit.record.events import (
 from labkit.record.intervals import Intervals, Row
 from labkit.record.recorder import Recorder
 from labkit.record.reduce import of_events
+from tests.record import made
 
 
 def read(
@@ -212,6 +213,25 @@ def test_a_late_wait_alone_does_not_make_the_transfer_long() -> None:
         [comm(0, "all_reduce", 0.0), WaitStart(0, 0, 1.0), WaitEnd(0, 1.02, ok=True)],
     ]
     assert of_kind(rows(record), "transfer", 0) == [(1.0, 1.02)]
+
+
+def test_a_wait_for_a_mark_is_none_for_the_transfer_with_its_number() -> None:
+    rank = made.Rank(0)
+    number = rank.comm("all_reduce", 0.0, 2.0, 0.0, end_source="wait")
+    mark = rank.mark(stream=1)
+    assert mark == number
+    rank.wait(mark, 0.5, 0.75, cause="event", who="stream")
+    rank.wait(number, 1.5, 2.0)
+    found = intervals.rows(made.program(rank))
+    assert of_kind(found, "transfer", 0) == [(1.5, 2.0)]
+
+
+def test_a_wait_for_a_mark_does_not_hide_a_call_without_end() -> None:
+    rank = made.Rank(0)
+    rank.comm("all_reduce", 0.0, None)
+    rank.wait(rank.mark(stream=1), 0.5, 0.75, cause="event", who="stream")
+    (call,) = intervals.read(made.program(rank)).unended
+    assert (call.name, call.at) == ("all_reduce#1", 0.0)
 
 
 def test_a_wait_that_never_ended_is_all_waiting() -> None:
