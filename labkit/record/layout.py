@@ -98,12 +98,22 @@ def read_header(said: Any) -> Header:
         ):
             raise TypeError(f"{name} is {value!r:.100}")
         told[name] = made
-    told["clocks"] = tuple(Clock(*clock) for clock in told.get("clocks", ()))
+    told["clocks"] = tuple(map(_clock, told.get("clocks", ())))
     header = Header(**told)
     strange = [r for r in (*header.ranks, *header.dropped) if type(r) is not int]
     if strange:
         raise TypeError(f"{strange} are no ranks and no counts")
+    if any(type(host) is not str for host in header.hosts):
+        raise TypeError(f"{header.hosts} are no names of hosts")
     return header
+
+
+def _clock(said: Any) -> Clock:
+    """A clock, which is two numbers."""
+    kinds = list(map(type, said)) if type(said) is list else []
+    if len(kinds) != len(Clock._fields) or not {float, int}.issuperset(kinds):
+        raise TypeError(f"{said!r:.100} is no clock")
+    return Clock(*said)
 
 
 def _as_tuple(value: Any, types: frozenset[type]) -> Any:

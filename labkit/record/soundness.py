@@ -56,6 +56,7 @@ def require_sound(program: Program) -> None:
         for event in events:
             _check_times(event)
         _check_references(rank, events, program.groups)
+    _check_races(program)
 
 
 def _check_header(header: Header, num_lists: int) -> None:
@@ -147,6 +148,17 @@ def _check_references(
             f"what an event refers to is in the record; on rank {rank} {missing} is "
             f"not: {_short(event)}. {_AGAIN}"
         )
+
+
+def _check_races(program: Program) -> None:
+    comms = {(event.rank, event.id) for event in program if isinstance(event, Comm)}
+    for race in program.races:
+        if (race.rank, race.target) not in comms:
+            raise UsageError(
+                f"a race is one for a transfer in the record; on rank {race.rank} "
+                f"transfer {race.target} is not, and {race.operation} is said to "
+                f"{race.access} storage {race.storage} of it. {_AGAIN}"
+            )
 
 
 def _short(event: Event) -> str:

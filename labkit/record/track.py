@@ -46,6 +46,7 @@ class Track:
         self._batches: dict[tuple[str, int], int] = {}
         self._num_steps = self._num_spans = 0
         self._last_comm: dict[int, int] = {}
+        self._made: dict[int, int] = {}
 
     def follow(self, events: Sequence[told.Event]) -> Track:
         """Take the events in their order."""
@@ -72,8 +73,7 @@ class Track:
             case told.Caveat():
                 self.caveats.append(event)
             case told.RaceSeen():
-                target = event.target - (self.first_id or 0)
-                self.races.append(Race(self.rank, target, *event[1:]))
+                self._take_race(event)
             case _:
                 self._take_plain(event)
 
@@ -100,9 +100,8 @@ class Track:
                 self.drafts.append(kept.Mark(rank, lane, stream, seq, number))
             case told.StreamWait(target, lane, stream, cause, at_s):
                 self._take_stream_wait(target, lane, stream, cause, at_s)
-            case told.StorageMade(storage, size, kind, at_s):
-                at = self._at(at_s)
-                self.drafts.append(kept.Alloc(rank, seq, storage, size, kind, at))
+            case told.StorageMade():
+                self._take_storage(event)
             case told.StorageGone(storage, size, kind, at_s):
                 at = self._at(at_s)
                 self.drafts.append(kept.Free(rank, seq, storage, size, kind, at))
@@ -113,6 +112,31 @@ class Track:
                 self.drafts.append(moment)
             case _:
                 raise AssertionError(f"no telemetry: {event!r}")
+
+    def _take_storage(self, event: told.StorageMade) -> None:
+        """It came to be, or what was scratch for want of a better word is known now."""
+        storage, size, kind, at_s = event
+        last = self.drafts[-1] if self.drafts else None
+        made = self.drafts[self._made[storage]] if storage in self._made else None
+        freed_as = (storage, size, "scratch")
+        if (
+            isinstance(last, kept.Free)
+            and isinstance(made, kept.Alloc)
+            and last[2:5] == made[2:5] == freed_as
+        ):
+            self.drafts[made.seq] = made._replace(kind=kind)
+            self.drafts.pop()
+            return
+        self._made[storage] = len(self.drafts)
+        self.drafts.append(
+            kept.Alloc(self.rank, len(self.drafts), storage, size, kind, self._at(at_s))
+        )
+
+    def _take_race(self, event: told.RaceSeen) -> None:
+        """Of a transfer that was dropped there is nothing to say where it was."""
+        if event.target in self._ids:
+            target = event.target - (self.first_id or 0)
+            self.races.append(Race(self.rank, target, *event[1:]))
 
     def _at(self, clock_s: float) -> float:
         """A time of the rank's clock, on the record's."""

@@ -199,6 +199,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "rank too large": ({"l0": swap('"world_size":2', '"world_size":1')}, "0 to world"),
     "hosts": ({"l0": swap('"hosts":["a","b"]', '"hosts":["a"]')}, "this one has 1"),
     "clock": ({"l0": swap("1e-06", "-1e-06")}, "uncertainty not below 0"),
+    "clock's type": ({"l0": swap("1e-06", '"sure"')}, "is no clock"),
+    "clock's length": ({"l0": swap("[0.001,1e-06]", "[0.001]")}, "is no clock"),
+    "host's type": ({"l0": swap('"hosts":["a","b"]', '"hosts":["a",2]')}, "of hosts"),
     "header's field": (
         {"l0": swap('"torch"', '"tensorflow"')}, "tensorflow is unknown"
     ),

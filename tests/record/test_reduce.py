@@ -31,6 +31,7 @@ from labkit.record.events import (
 )
 from labkit.record.program import Clock, Header, Program, Traffic, without_times
 from labkit.record.reduce import RankLog, of_events, reduce
+from labkit.record.soundness import require_sound
 
 E = TypeVar("E")
 
@@ -190,6 +191,13 @@ def test_touches_become_waits_and_races_are_kept() -> None:
     (wait,) = of(program, kept.Wait)
     assert (wait.target, wait.cause, wait.who) == (0, "future", "host")
     assert program.races == (kept.Race(0, 1, 2, "read", "aten.add", site),)
+
+
+def test_a_race_for_a_transfer_that_was_dropped_is_dropped_with_it() -> None:
+    race = RaceSeen(6, 2, "read", "aten.add", Site("cell", 3, "train"))
+    program = of_events([[comm(5, "all_reduce", 0.0), race, SpanStart("x", 0, 1.0)]])
+    assert program.races == ()
+    require_sound(program)
 
 
 def test_stream_events_and_memory_keep_their_places() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from labkit.errors import UsageError
 from labkit.record.measure import measure
-from labkit.record.program import Clock, Program
+from labkit.record.program import Clock, Program, Race
 from labkit.record.soundness import SAME_S, require_sound
 from tests.record import made
 
@@ -46,6 +46,9 @@ BAD: dict[str, tuple[Program, str]] = {
     "ranks": (one(lambda r: None, ranks=(0, 0)), "are different"),
     "lists": (
         one(lambda r: None, world_size=2, ranks=(0, 1)), "2 ranks and there are 1"
+    ),
+    "race": (
+        one(lambda r: None, races=(Race(0, 3, 7, "read", "add", None),)), "transfer 3"
     ),
     "other rank": (one(lambda r: None, world_size=2, ranks=(1,)), "one is of rank 0"),
 }  # fmt: skip
