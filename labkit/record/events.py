@@ -19,7 +19,6 @@ MemoryKind: TypeAlias = Literal[
     "parameters", "gradients", "optimizer", "activations", "buffers", "scratch"
 ]
 P2P = frozenset({"send", "recv"})
-ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
 
 class Site(NamedTuple):
@@ -126,7 +125,7 @@ class SpanEnd(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Something happened at one moment: `record.mark("spoke")`."""
+    """Something happened at one moment: `mark("spoke")`."""
 
     name: str
     lane: int

@@ -30,7 +30,7 @@ from functools import cache, lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 from labkit.errors import UsageError
-from labkit.record.events import P2P, CommStart, Kind
+from labkit.record.events import CommStart, Kind
 from labkit.record.program import Traffic
 
 Backend: TypeAlias = Literal["gloo", "nccl"]
@@ -66,11 +66,6 @@ class Share(NamedTuple):
     def place(self) -> int:
         """Its place in the group, counted from the root."""
         return (self.position - self.root) % self.size
-
-
-def is_derived(kind: Kind) -> bool:
-    """Whether wire bytes follow from a backend's algorithm: all but messages."""
-    return kind not in P2P
 
 
 @lru_cache(maxsize=4096)

@@ -16,7 +16,6 @@ from labkit.record.traffic import (
     Backend,
     Counters,
     Share,
-    is_derived,
     item_bytes,
     wire_bytes,
 )
@@ -117,12 +116,6 @@ def test_an_uneven_all_to_all_keeps_its_own_part(backend: Backend) -> None:
     assert sent("all_to_all", 12, 4, backend) == [9] * 4
     assert sent("all_to_all", 12, 4, backend, own_bytes=12) == [0] * 4
     assert sent("all_to_all", 12, 4, backend, own_bytes=0) == [12] * 4
-
-
-def test_only_messages_are_counted_all_else_is_derived() -> None:
-    assert not is_derived("send")
-    assert not is_derived("recv")
-    assert is_derived("all_reduce")
 
 
 @pytest.mark.parametrize(

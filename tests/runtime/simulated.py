@@ -16,7 +16,6 @@ from typing import Literal
 
 from labkit.record.events import (
     P2P,
-    ROOTED,
     CommEnd,
     Event,
     Kind,
@@ -33,6 +32,7 @@ COLLECTIVES: tuple[Kind, ...] = (
     "broadcast", "reduce", "all_reduce", "gather", "scatter", "all_gather",
     "reduce_scatter", "all_to_all", "barrier",
 )  # fmt: skip
+ROOTED: tuple[Kind, ...] = ("broadcast", "reduce", "gather", "scatter")
 REDUCING = ("reduce", "all_reduce", "reduce_scatter")
 How = Literal["now", "later", "never", "unseen"]
 
@@ -621,7 +621,7 @@ FAULTS: dict[str, Fault] = {
     "other size": _changing(SIZED, _other_size),
     "other dtype": _changing(TYPED, lambda op, *_: replace(op, dtype="float16")),
     "other reduction": _changing(REDUCING, lambda op, *_: replace(op, op="min")),
-    "other root": _changing(tuple(ROOTED), _other_root),
+    "other root": _changing(ROOTED, _other_root),
     "other kind": _changing([k for k in COLLECTIVES if k != "barrier"], _other_kind),
     "other peer": _changing(tuple(P2P), _other_peer),
     "other tag": _changing(tuple(P2P), lambda op, *_: replace(op, tag=op.tag + 5)),
