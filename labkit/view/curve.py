@@ -154,26 +154,28 @@ class Curve:
     def _figure(self) -> Any:
         import plotly.graph_objects as go
 
+        from labkit.view.interactive import plain
+
         figure = go.Figure(
             [
-                go.Scatter(**self._trace(number, name, line))
+                go.Scatter(**self._trace(number, plain(name), line))
                 for number, (name, line) in enumerate(self._lines.items())
             ]
         )
         figure.update_layout(
-            title={"text": _plain(self.title), "font": {"size": 15}},
+            title={"text": plain(self.title), "font": {"size": 15}},
             width=WIDTH, height=HEIGHT, margin={"l": 64, "r": 16, "t": 40, "b": 48},
             font={"color": TEXT, "size": 12}, paper_bgcolor="rgba(0,0,0,0)",
             plot_bgcolor="rgba(0,0,0,0)", showlegend=len(self._lines) > 1,
-            xaxis={"title": _plain(self.x), **_AXIS},
-            yaxis={"title": _plain(self.y), **_AXIS},
+            xaxis={"title": plain(self.x), **_AXIS},
+            yaxis={"title": plain(self.y), **_AXIS},
         )  # fmt: skip
         return figure
 
     def _trace(self, number: int, name: str, line: Line) -> dict[str, Any]:
         x, y = line.drawn()
         color = {"color": COLORS[number], "width": 2}
-        return {"x": x, "y": y, "name": _plain(name), "mode": "lines", "line": color}
+        return {"x": x, "y": y, "name": name, "mode": "lines", "line": color}
 
     def end(self) -> Still:
         """Put the picture that stays in its place, and return it."""
@@ -234,11 +236,6 @@ _AXIS: dict[str, Any] = {
 
 def _is_number(value: Any) -> bool:
     return hasattr(value, "__float__") and not isinstance(value, str | bool)
-
-
-def _plain(text: str) -> str:
-    """Text that plotly shows as it is, tags and all."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _told(name: str, line: Line) -> str:

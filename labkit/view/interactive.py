@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,7 +87,7 @@ def _num_entries(chart: Chart) -> int:
 
 def plain(text: str) -> str:
     """Text that plotly shows as it is, tags and all."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return html.escape(text, quote=False)
 
 
 def _bands(chart: Chart) -> list[dict[str, Any]]:

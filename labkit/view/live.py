@@ -33,7 +33,6 @@ MAX_MESSAGE_BYTES = 95_000
 MAX_OPEN = 256
 MAX_NAME, MAX_NEW_NAMES = 60, 64
 RECORD_BYTES = 8 * WIDTH
-RACE_COLOR = "#F0E442"
 NO_PICTURE = "There is no picture of this run."
 _LOOKS: dict[LiveKind, tuple[str, Look, str]] = {
     "compute": ("compute", chart.COMPUTE, ""),
@@ -45,7 +44,7 @@ _LOOKS: dict[LiveKind, tuple[str, Look, str]] = {
     "waiting": ("comm", chart.WAITING, "waiting"),
     "issued": ("comm", Look("issued, nobody waits yet", chart.TEXT), "issued"),
     "mark": ("point", Look("", ""), ""),
-    "race": ("point", Look("race", RACE_COLOR), ""),
+    "race": ("point", Look("race", chart.RACE), ""),
     "step": ("step", Look("", ""), ""),
 }
 

@@ -18,7 +18,7 @@ from labkit.view import chart, image, interactive
 from labkit.view.bundle import Still
 from labkit.view.chart import Arrow, Bar, Chart, Dot, Look
 
-MAX_SPANS = 1500
+MAX_DRAWN = 1500  # Of stretches, of arrows, of dots.
 SEEN_PARTS = 3000  # Of the picture's width: less cannot be seen.
 MAX_GUIDES = 20
 LETTER_SHARE = 0.007  # Of a small letter's width in the picture's.
@@ -60,11 +60,11 @@ def draw(program: Program, title: str = "", caption: str = "") -> Chart:
         row_labels=tuple(f"rank {rank}" for rank in found.ranks),
         duration=found.duration,
         bars=tuple(_bar(stretch, places, awaited) for stretch in stretches),
-        arrows=tuple(_arrow(m, places) for m in found.messages[:MAX_SPANS]),
+        arrows=tuple(_arrow(m, places) for m in found.messages[:MAX_DRAWN]),
         marks=tuple(_labelled(found, places)),
         calls=tuple(_dots(found.unended, places, sum(chart.COMM_ROW) / 2)),
         guides=tuple(_guides(found.steps)),
-        races=tuple(races[:MAX_SPANS]),
+        races=tuple(races[:MAX_DRAWN]),
     )
 
 
@@ -104,8 +104,8 @@ def _longest(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Row]]:
     by_length = sorted(
         stretches, key=lambda stretch: stretch.row.start - stretch.row.end
     )
-    left_out = [stretch.row for stretch in by_length[MAX_SPANS:]]
-    kept = by_length[:MAX_SPANS]
+    left_out = [stretch.row for stretch in by_length[MAX_DRAWN:]]
+    kept = by_length[:MAX_DRAWN]
     return sorted(kept, key=lambda stretch: stretch.row.start), left_out
 
 
@@ -158,7 +158,7 @@ def _arrow(message: Message, places: dict[int, float]) -> Arrow:
 def _dots(
     moments: Sequence[Moment | Unended], places: dict[int, float], height: float
 ) -> Iterator[Dot]:
-    for moment in moments[:MAX_SPANS]:
+    for moment in moments[:MAX_DRAWN]:
         name = html.escape(moment.name)
         at = moment.at if isinstance(moment, Unended) else moment.at_s or 0.0
         hover = f"<b>{name}</b>, rank {moment.rank}, at {format_seconds(at)}"

@@ -13,7 +13,7 @@ from labkit.view.ranks import spelled
 from labkit.view.table import Table, table
 
 MAX_RANKS = 8
-COLUMNS = ("holder", "kind", "group", "peer", "calls", "payload", "wire")
+COLUMNS = ("rank", "kind", "group", "peer", "calls", "payload", "wire")
 
 
 class _Sent(NamedTuple):

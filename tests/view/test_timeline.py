@@ -31,7 +31,7 @@ from labkit.view import chart, image, interactive
 from labkit.view import timeline as timelines
 from labkit.view.bundle import PLOTLY, Still
 from labkit.view.image import SHARPNESS, WIDTH
-from labkit.view.timeline import MAX_SPANS
+from labkit.view.timeline import MAX_DRAWN
 from tests.record import made
 
 GREEN, ORANGE, BLUE = (0, 158, 115), (230, 159, 0), (0, 114, 178)
@@ -255,9 +255,9 @@ def test_calls_whose_end_is_unknown_are_marked_as_such() -> None:
 def test_a_long_record_is_cut_and_says_so() -> None:
     still = timeline(training(steps=200))
     drawn = sum(len(t["x"]) for t in traces(still).values() if t["type"] == "bar")
-    assert drawn == MAX_SPANS
+    assert drawn == MAX_DRAWN
     total = 4 * 200 * 3 + 3 * 200
-    assert f"{total - MAX_SPANS} of {total} stretches are not drawn" in still.text
+    assert f"{total - MAX_DRAWN} of {total} stretches are not drawn" in still.text
     assert len(still.figure.layout.shapes) < 50, "not a guide for each of 200 steps"
 
 
