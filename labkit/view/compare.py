@@ -15,7 +15,7 @@ from labkit.errors import UsageError
 from labkit.record.measure import measure
 from labkit.record.program import Comm, Header, Program
 from labkit.units import format_seconds
-from labkit.view import image, interactive, timeline
+from labkit.view import timeline
 from labkit.view.bundle import Still
 from labkit.view.chart import MARK_AT, Chart, Dot
 
@@ -31,10 +31,7 @@ def compare(measured: Program, predicted: Program, *, title: str = "") -> Still:
     Raises:
         UsageError: A record has no times, or they are of other ranks.
     """
-    drawn = draw(measured, predicted, title)
-    png, size = image.render(drawn)
-    text = "\n".join([title, *drawn.lines] if title else drawn.lines)
-    return Still(interactive.figure(drawn), png, *size, text)
+    return timeline.still(draw(measured, predicted, title))
 
 
 def draw(measured: Program, predicted: Program, title: str = "") -> Chart:

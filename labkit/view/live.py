@@ -83,7 +83,6 @@ class LiveView:
         ranks: Sequence[int],
         *,
         title: str = "",
-        wanted: bool = True,
         place: Place | None = None,
         groups: Mapping[str, tuple[int, ...]] | None = None,
         offsets_s: Mapping[int, float] | None = None,
@@ -93,16 +92,15 @@ class LiveView:
         Args:
             ranks: Whose events will come.
             title: Stands above the picture.
-            wanted: Whether this is a notebook at all.
             place: Where it will be; by default under the cell that runs now.
             groups: Groups made in runs before, with their ranks.
             offsets_s: What to subtract from a rank's clock to have the caller's.
         """
         self.is_shown = False
-        self.is_given_up = not wanted
+        self.is_given_up = False
         self._ranks = tuple(ranks)
         self._title = title
-        self._place = (place or Place()) if wanted else None
+        self._place = place or Place()
         self._new_reader = partial(
             LiveReader, ranks, groups=groups, offsets_s=offsets_s
         )
@@ -183,7 +181,6 @@ class LiveView:
 
     @_harmless
     def _replace(self, draw: Callable[[], Still] | None) -> None:
-        assert self._place is not None
         still = _drawn(draw)
         if still is not None:
             self._place.show_still(still)
@@ -211,7 +208,6 @@ class LiveView:
             self._owes_still = bool(found.hint)
             self._waiting.clear()
             return
-        assert self._place is not None
         self._reader = self._new_reader()
         for rank, events in self._waiting:
             self._hand_on(rank, events)

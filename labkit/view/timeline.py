@@ -40,10 +40,14 @@ def timeline(program: Program, *, title: str = "", caption: str = "") -> Still:
     Raises:
         UsageError: The record has no times.
     """
-    drawn = draw(program, title, caption)
+    return still(draw(program, title, caption))
+
+
+def still(drawn: Chart) -> Still:
+    """The picture in the three forms that a front end may show."""
     png, size = image.render(drawn)
-    text = "\n".join([title, *drawn.lines] if title else drawn.lines)
-    return Still(interactive.figure(drawn), png, *size, text)
+    lines = [drawn.title, *drawn.lines] if drawn.title else drawn.lines
+    return Still(interactive.figure(drawn), png, *size, "\n".join(lines))
 
 
 def draw(program: Program, title: str = "", caption: str = "") -> Chart:

@@ -259,14 +259,6 @@ def test_where_there_is_no_page_nothing_is_shown(
     assert page.shown == []
 
 
-def test_outside_a_notebook_nothing_is_kept(page: Page) -> None:
-    view = LiveView(range(2), wanted=False)
-    page.play(view, batches(training(2, 20), 0.02))
-    assert view._waiting == []
-    view.end()
-    assert page.shown == []
-
-
 def test_the_look_is_that_of_the_still_picture() -> None:
     looks = live.look([0, 3], "ring")
     assert looks["rows"] == ("rank 0", "rank 3")
