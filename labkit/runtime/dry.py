@@ -25,7 +25,7 @@ MAX_WORLD, MAX_TOTAL_EVENTS = 16384, 4_000_000
 
 
 @dataclass(frozen=True)
-class Recorded:
+class DryRun:
     """The telemetry of all ranks, and which of them ran."""
 
     logs: tuple[RankLog, ...]
@@ -34,7 +34,7 @@ class Recorded:
     seconds: float
 
 
-def run(cluster: Any, body: bytes, world_size: int) -> Recorded:
+def run(cluster: Any, body: bytes, world_size: int) -> DryRun:
     """Record a pickled call on every rank of a world.
 
     Args:
@@ -61,7 +61,7 @@ def run(cluster: Any, body: bytes, world_size: int) -> Recorded:
         level="work", source="dry", hardware="no hardware",
     )  # fmt: skip
     ordered = tuple(logs[rank] for rank in range(world_size))
-    return Recorded(ordered, header, tuple(ran), time.monotonic() - began_s)
+    return DryRun(ordered, header, tuple(ran), time.monotonic() - began_s)
 
 
 def num_workers() -> int:
@@ -116,13 +116,13 @@ def _alike(logs: Sequence[RankLog], world_size: int) -> bool:
     """Whether ranks do the same, each seen from itself."""
     seen = [_from_itself(log, world_size) for log in logs]
     everybody = tuple(range(world_size))
-    worlds = all(
+    uses_the_world_alone = all(
         log.groups[event.group] == everybody
         for log in logs
         for event in log.events
         if isinstance(event, CommStart)
     )
-    return worlds and all(other == seen[0] for other in seen[1:])
+    return uses_the_world_alone and all(other == seen[0] for other in seen[1:])
 
 
 def _from_itself(log: RankLog, world_size: int) -> list[Any]:

@@ -185,6 +185,14 @@ def test_an_error_of_the_learners_is_an_error(cluster: Cluster) -> None:
         cluster.dry(wrong)
 
 
+def test_an_error_that_speaks_of_fakes_is_the_learners_too(cluster: Cluster) -> None:
+    def empty() -> None:
+        raise RuntimeError("the fake loader has no batches")
+
+    with pytest.raises(RankFailed, match="the fake loader has no batches"):
+        cluster.dry(empty)
+
+
 @pytest.mark.parametrize("size", [0, -1, 2.5, True, "8", 10**6])
 def test_a_world_has_a_whole_number_of_ranks(cluster: Cluster, size: object) -> None:
     with pytest.raises(UsageError, match="a dry run has from 1 to 16384 ranks; got"):

@@ -31,7 +31,7 @@ _NEEDS_DATA = (
     fake_tensor.DynamicOutputShapeException,
     fake_tensor.UnsupportedFakeTensorException,
 )
-_SAYS_FAKE = ("FakeTensor", "fake", "for tensor subclasses")
+_SAYS_FAKE = ("FakeTensor", "fake tensor", "for tensor subclasses")
 
 
 class DryRefused(UsageError):
@@ -120,7 +120,7 @@ def _asked(error: BaseException) -> str:
 
 def _why(name: str, error: BaseException, what: str) -> str:
     site = calling_site_of(error.__traceback__)
-    line = f"line {site.line} of {site.function}" if site else f"{name}"
+    line = f"line {site.line} of {site.function}" if site else name
     return (
         f"a dry run has shapes and no values; {line} {what}. Leave out of "
         f"{name} what depends on values (printing a loss, .item(), masks that choose "
