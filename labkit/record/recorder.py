@@ -37,6 +37,8 @@ from labkit.record.traffic import Backend, Counters
 
 MAX_PENDING = 200_000
 MAX_FIXED_S = 3600.0
+MAX_NAME = 200
+MAX_NUMBER = 10**9
 LONGEST_SETTLE_S = 0.2
 SETTLE_PAUSE_S = 0.0002
 
@@ -323,6 +325,11 @@ class Span:
         self._open.append((recorder, lane, seen))
 
     def __exit__(self, *raised: object) -> None:
+        if not self._open:
+            raise UsageError(
+                f"a span ends after it began; {self._name!r} was left more often than "
+                f"it was entered. Use it as `with span({self._name!r}):`"
+            )
         recorder, lane, seen = self._open.pop()
         if seen is not None:
             ranges.leave(seen)
@@ -368,7 +375,12 @@ def current() -> Recorder:
 
 
 def mark(name: str) -> None:
-    """Record a moment of the rank that calls: `mark("spoke")`."""
+    """Record a moment of the rank that calls: `mark("spoke")`.
+
+    Raises:
+        UsageError: The name is no line of text.
+    """
+    _check_name(name)
     current().mark(name)
 
 
@@ -385,8 +397,33 @@ def span(
         name: What to call it.
         micro_batch: Which micro-batch it works on, from 0.
         stage: Which pipeline stage it belongs to, from 0.
+
+    Raises:
+        UsageError: The name is no line of text, or a number no whole one.
     """
+    _check_name(name)
+    if micro_batch is not None:
+        _check_number("micro_batch", micro_batch)
+    if stage is not None:
+        _check_number("stage", stage)
     return Span(name, None, micro_batch, stage)
+
+
+def _check_name(name: Any) -> None:
+    """Hold that pictures and files can show a name."""
+    if type(name) is not str or len(name) > MAX_NAME or not name.isprintable():
+        raise UsageError(
+            f"a span or a mark is named by a line of at most {MAX_NAME} printable "
+            f'characters; got {name!r:.80}. Name it in a word: span("forward")'
+        )
+
+
+def _check_number(what: str, number: Any) -> None:
+    if type(number) is not int or not 0 <= number <= MAX_NUMBER:
+        raise UsageError(
+            f"a span's {what} is a whole number from 0 to {MAX_NUMBER}; got "
+            f'{number!r:.80}. Count from 0: span("forward", {what}=0)'
+        )
 
 
 def fixed(seconds: float) -> None:

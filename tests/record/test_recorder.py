@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -163,3 +164,36 @@ def test_settling_ends_though_nobody_tells() -> None:
     recorder.listen(7, lambda: True)
     recorder.settle()
     assert recorder.drain() == []
+
+
+@pytest.mark.parametrize(
+    "name", [1, None, b"a", ["a"], "a\nb", "\x00", "\ud800", "x" * 201]
+)
+def test_a_name_is_a_line_of_text(mine: Recorder, name: Any) -> None:
+    for named in (span, mark):
+        with pytest.raises(UsageError, match="a line of at most 200 printable"):
+            named(name)
+    assert not mine.drain()
+
+
+@pytest.mark.parametrize("name", ["", "\u03b1 1", "<b>", "x" * 200])
+def test_any_line_of_text_is_a_name(mine: Recorder, name: str) -> None:
+    mark(name)
+    with span(name):
+        pass
+    assert len(mine.drain()) == 3
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, True, "0", float("nan"), 2**70, [1]])
+def test_micro_batches_and_stages_are_counted(mine: Recorder, number: Any) -> None:
+    with pytest.raises(UsageError, match="micro_batch is a whole number from 0"):
+        span("forward", micro_batch=number)
+    with pytest.raises(UsageError, match="stage is a whole number from 0"):
+        span("forward", stage=number)
+    assert not mine.drain()
+
+
+def test_a_span_that_was_not_entered_cannot_end(mine: Recorder) -> None:
+    with pytest.raises(UsageError, match="'x' was left more often than it was entered"):
+        span("x").__exit__(None, None, None)
+    assert not mine.drain()
