@@ -205,8 +205,9 @@ class Panel:
 
     def _compared(self, program: Program) -> str:
         took_s, base_s = program.duration_s, self._base.duration_s
-        times = f", {took_s / base_s:.3g} times what it takes as it is" * (base_s > 0)
-        told = "" if program is self._base else times
+        told = ""
+        if program is not self._base and base_s > 0:
+            told = f", {took_s / base_s:.3g} times what it takes as it is"
         return f'<div role="status">{format_seconds(took_s)}{told}</div>'
 
 

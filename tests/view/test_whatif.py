@@ -219,3 +219,14 @@ def test_a_start_that_no_slider_can_be_at_is_refused(field: str, value: float) -
 def test_a_start_among_other_node_sizes_is_refused() -> None:
     with pytest.raises(UsageError, match=r"8 is not in \(1, 2\)"):
         question(node_sizes=(1, 2))
+
+
+def test_a_run_that_takes_no_time_has_a_panel() -> None:
+    idle = Program(PROGRAM.header, PROGRAM.groups, tuple(() for _ in PROGRAM.events))
+    made = Panel(question(retime=lambda settings: replay(idle, H100)))
+    try:
+        assert made.program.duration_s == 0
+        slider(made, "latency_s").value = 39.0
+        assert "times" not in made.box.children[len(NAMES) + 1].value
+    finally:
+        made.close()
