@@ -88,7 +88,7 @@ def _step_time(m: Measures) -> Figure:
 
 def _exposed(m: Measures) -> Figure:
     return Figure(
-        "exposed communication", _a_step(m, sum(r.exposed_s for r in m.times)),
+        "exposed communication", _of_step(m, m.exposed_s),
         "time of a step in which a rank's compute stood still for a transfer that was "
         "under way: every rank had come; mean of the ranks, and share of the step",
     )  # fmt: skip
@@ -96,22 +96,20 @@ def _exposed(m: Measures) -> Figure:
 
 def _late(m: Measures) -> Figure:
     return Figure(
-        "waiting for a late rank", _a_step(m, sum(r.late_s for r in m.times)),
+        "waiting for a late rank", _of_step(m, m.late_s),
         "time of a step in which a rank's compute stood still for a transfer that "
         "could not begin, since another rank had not come yet; mean of the ranks",
     )  # fmt: skip
 
 
-def _a_step(m: Measures, total_s: float) -> str:
-    """Seconds of all ranks and steps, for one of each."""
-    each_s = total_s / len(m.times) / len(m.steps.numbers)
-    of_step = share(each_s / m.step_s if m.step_s else None)
-    shown = f"{format_seconds(each_s)} ({of_step})"
-    uncertain_s = m.uncertain_s / len(m.times) / len(m.steps.numbers)
-    if not uncertain_s:
+def _of_step(m: Measures, part_s: float) -> str:
+    """A part of the step time, its share, and what the clocks leave open of it."""
+    of_step = share(part_s / m.step_s if m.step_s else None)
+    shown = f"{format_seconds(part_s)} ({of_step})"
+    if not m.uncertain_s:
         return shown
-    shown += f", \u00b1 {format_seconds(uncertain_s)} by the ranks' clocks"
-    if each_s <= uncertain_s:
+    shown += f", \u00b1 {format_seconds(m.uncertain_s)} by the ranks' clocks"
+    if part_s <= m.uncertain_s:
         shown += ": not above what the clocks can tell"
     return shown
 

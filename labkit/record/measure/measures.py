@@ -62,7 +62,7 @@ class Measures:
     @property
     def step_s(self) -> float:
         """Mean length of a step, each as long as on the rank where it is longest."""
-        return step_s(self.steps)
+        return self.steps.mean_s
 
     @property
     def exposed_s(self) -> float:
@@ -84,10 +84,11 @@ class Measures:
 
     @property
     def uncertain_s(self) -> float:
-        """How far clocks may shift time between exposed and late, all ranks, in all."""
-        return sum(rank.uncertain_s for rank in self.times)
+        """How far clocks may shift time between exposed and late: of one step, too."""
+        return self._each(sum(rank.uncertain_s for rank in self.times))
 
     def _each(self, total_s: float) -> float:
+        """Seconds of all ranks and steps, for one of each."""
         return total_s / len(self.times) / len(self.steps.numbers)
 
     def waited_s(self, rank: int, for_rank: int | None) -> float:
@@ -112,12 +113,6 @@ class Measures:
 
     def _repr_html_(self) -> str:
         return show.as_html(self.figures(), self.grids(), self.notes)
-
-
-def step_s(found: Steps) -> float:
-    """Mean length of a step, each as long as on the rank where it is longest."""
-    lengths = found.lengths_s.values()
-    return sum(lengths) / len(lengths)
 
 
 def measure(
@@ -159,7 +154,7 @@ def measure(
         bubble=bubble.of_ranks(ranks, measured),
         bandwidths=tuple(widths),
         utilization=utilization.of_program(
-            program, measured, step_s(measured), model_flops, peak_flops_per_s
+            program, measured, model_flops, peak_flops_per_s
         ),
         traffic=tuple(traffic.of_program(program)),
         notes=tuple(_notes(program, found, measured, together, clocks, num_unknown)),

@@ -46,6 +46,11 @@ class Steps:
                 longest[step] = max(longest[step], end - start)
         return longest
 
+    @property
+    def mean_s(self) -> float:
+        """Mean of these lengths: the step time."""
+        return sum(self.lengths_s.values()) / len(self.numbers)
+
     @cached_property
     def covers(self) -> dict[int, Cover]:
         """Each rank's time in steps."""

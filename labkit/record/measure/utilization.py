@@ -52,7 +52,6 @@ class Utilization:
 def of_program(
     program: Program,
     steps: Steps,
-    step_s: float,
     model_flops: float | None,
     peak_flops_per_s: float | None,
 ) -> Utilization | None:
@@ -61,7 +60,6 @@ def of_program(
     Args:
         program: Any record; FLOPs are in it at level "work", and in dry runs.
         steps: The steps that are measured.
-        step_s: How long one of them takes.
         model_flops: Of one step, over all ranks; None counts those of the record.
         peak_flops_per_s: Of one rank.
 
@@ -76,7 +74,7 @@ def of_program(
                 "step over all ranks, and the peak of one rank in FLOP/s"
             )
     flops = _counted(program, steps) if model_flops is None else model_flops
-    if not step_s:
+    if not steps.mean_s:
         return None
     if not flops:
         if peak_flops_per_s is None:
@@ -88,7 +86,7 @@ def of_program(
         )
     peak = peak_flops_per_s and peak_flops_per_s * len(program.header.ranks)
     source = "counted" if model_flops is None else "given"
-    return Utilization(flops, source, peak, step_s)
+    return Utilization(flops, source, peak, steps.mean_s)
 
 
 def _counted(program: Program, steps: Steps) -> float:
