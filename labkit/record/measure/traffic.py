@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from labkit.record.events import Kind
@@ -21,30 +23,43 @@ class Sent(NamedTuple):
     wire_bytes: int | None
 
 
+class Exchanged(NamedTuple):
+    """The same, of one group and one peer."""
+
+    rank: int
+    kind: Kind
+    group: str
+    peer: int | None
+    num_calls: int
+    payload_bytes: int
+    wire_bytes: int | None
+
+
 def of_program(program: Program) -> list[Sent]:
     """Each rank's traffic, groups and peers added up, by rank and kind."""
-    found: dict[tuple[int, Kind], Sent] = {}
-    counted = [
-        Sent(t.rank, t.kind, t.num_calls, t.payload_bytes, t.wire_bytes)
-        for t in program.traffic
-    ]
-    seen = (
-        Sent(event.rank, event.kind, 1, event.logical_bytes, None)
-        for event in program
-        if isinstance(event, Comm)
-    )
-    for row in counted or seen:
-        before = found.get((row.rank, row.kind))
-        found[row.rank, row.kind] = row if before is None else _sum(before, row)
-    return [found[key] for key in sorted(found)]
+    together: defaultdict[tuple[int, Kind], list[Exchanged]] = defaultdict(list)
+    for row in by_peer(program):
+        together[row.rank, row.kind].append(row)
+    return [Sent(*key, *_sum(together[key])) for key in sorted(together)]
 
 
-def _sum(one: Sent, other: Sent) -> Sent:
-    wire = None
-    if one.wire_bytes is not None and other.wire_bytes is not None:
-        wire = one.wire_bytes + other.wire_bytes
-    return one._replace(
-        num_calls=one.num_calls + other.num_calls,
-        payload_bytes=one.payload_bytes + other.payload_bytes,
-        wire_bytes=wire,
+def by_peer(program: Program) -> list[Exchanged]:
+    """Each rank's traffic, rank by rank, by kind, group and peer."""
+    if program.traffic:
+        by_rank = sorted(program.traffic, key=lambda row: row.rank)
+        return [Exchanged(*row) for row in by_rank]
+    # A record without counters, such as a schedule: its events tell the payload.
+    together: defaultdict[tuple[int, Kind, str, int | None], list[Exchanged]] = (
+        defaultdict(list)
     )
+    for event in program:
+        if isinstance(event, Comm):
+            key = (event.rank, event.kind, event.group, event.peer)
+            together[key].append(Exchanged(*key, 1, event.logical_bytes, None))
+    return [Exchanged(*key, *_sum(rows)) for key, rows in together.items()]
+
+
+def _sum(rows: Iterable[Exchanged]) -> tuple[int, int, int | None]:
+    """Calls, payload and wire bytes of rows together."""
+    calls, payloads, wires = zip(*(row[-3:] for row in rows), strict=True)
+    return sum(calls), sum(payloads), None if None in wires else sum(wires)
