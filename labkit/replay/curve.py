@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from labkit.errors import UsageError
-from labkit.replay.number import check_time
+from labkit.replay.number import check_positive, check_time
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,13 @@ class Curve:
         Raises:
             UsageError: They are too few, out of order, or no numbers.
         """
-        for size, time_s in zip(self.sizes, self.times_s, strict=True):
+        for size, time_s in zip(self.sizes, self.times_s, strict=False):
             check_time("a curve", "a size", size)
             check_time("a curve", f"the time at size {size:g}", time_s)
         rising = all(low < high for low, high in pairwise(self.sizes))
         falling = any(high < low for low, high in pairwise(self.times_s))
-        if len(self.sizes) < 2 or self.sizes[0] != 0 or not rising or falling:
+        is_paired = len(self.sizes) == len(self.times_s) >= 2
+        if not is_paired or self.sizes[0] != 0 or not rising or falling:
             raise UsageError(
                 "a curve needs two knots or more, from size 0 on, with sizes that grow "
                 f"and times that do not fall; got sizes {self.sizes} and times "
@@ -55,7 +56,12 @@ class Curve:
 
     @staticmethod
     def line(latency_s: float, rate_per_s: float, size: float = 1e9) -> Curve:
-        """The same latency and rate at every size."""
+        """The same latency and rate at every size.
+
+        Raises:
+            UsageError: A number is none, or the rate not above 0.
+        """
+        check_positive("a curve", "rate_per_s", rate_per_s)
         return Curve((0.0, size), (latency_s, latency_s + size / rate_per_s))
 
     @staticmethod

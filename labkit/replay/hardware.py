@@ -135,6 +135,12 @@ class Hardware:
             changed += _turned("links", rate)
         if latency_s is not None:
             check_positive(self.name, "latency_s", latency_s)
+            if not self.latency_s:
+                raise UsageError(
+                    f"to turn its latencies, a machine must have one; {self.name!r} "
+                    f"has 0 s, and {latency_s:g} s was asked for. Give its network's "
+                    "`message` a latency"
+                )
             longer = latency_s / self.latency_s
             network = network.scaled(latency=longer)
             changed += _turned("latencies", longer)

@@ -95,12 +95,14 @@ class Network:
             check_count("a network", field, getattr(self, field))
         if self.num_nodes is not None:
             check_count("a network", "num_nodes", self.num_nodes)
-        if not self.all_reduce or not self.ring:
-            raise UsageError(
-                "a network needs the times of an all-reduce and of a ring for one "
-                f"number of ranks at least; got {len(self.all_reduce)} and "
-                f"{len(self.ring)}. Measure them: `labkit bench comm`"
-            )
+        for field in ("all_reduce", "ring"):
+            known = sorted(getattr(self, field))
+            if not known or known[0] < 2:
+                raise UsageError(
+                    "a network needs the times of an all-reduce and of a ring, for "
+                    f"one number of ranks at least, none below 2; {field} has them for "
+                    f"{known or 'none'}. Measure them: `labkit bench comm`"
+                )
 
     def node(self, rank: int) -> int:
         """The node that a rank is on."""

@@ -53,9 +53,26 @@ def test_noise_never_makes_more_bytes_faster() -> None:
         ((0.0, inf), (0.0, 1.0)),
         ((0.0, 2.0), (-1.0, 1.0)),
         ((0.0, 2.0), (0.0, None)),
+        ((0.0, 2.0), (1.0,)),
     ],
-    ids=["one", "no zero", "twice", "falls", "nan", "inf", "negative", "missing"],
+    ids=[
+        "one",
+        "no zero",
+        "twice",
+        "falls",
+        "nan",
+        "inf",
+        "negative",
+        "missing",
+        "short",
+    ],
 )
 def test_what_no_time_can_follow_is_refused(sizes: Any, times_s: Any) -> None:
     with pytest.raises(UsageError, match="a curve"):
         Curve(sizes, times_s)
+
+
+@pytest.mark.parametrize("rate", [0, -1.0, nan])
+def test_a_line_has_a_rate(rate: float) -> None:
+    with pytest.raises(UsageError, match="rate_per_s of 'a curve' must be"):
+        Curve.line(1e-6, rate)

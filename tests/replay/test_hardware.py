@@ -10,6 +10,7 @@ import pytest
 
 from labkit.errors import UsageError
 from labkit.replay.catalog import hardware
+from labkit.replay.curve import Curve
 from labkit.replay.hardware import Hardware
 from labkit.replay.machine import Machine
 from tests.replay.issued import alone_s, comm, work
@@ -88,6 +89,13 @@ def test_knobs_as_they_were_change_nothing() -> None:
 def test_a_knob_turned_too_far_is_refused(field: str, value: Any) -> None:
     with pytest.raises(UsageError, match=rf"{field} of 'dgx-h100' must be .* above 0"):
         ONE.with_(**{field: value})
+
+
+def test_a_machine_without_latency_has_no_knob_for_it() -> None:
+    message = Curve.line(0.0, 1e9)
+    none = replace(ONE, network=replace(ONE.network, message=message))
+    with pytest.raises(UsageError, match="'dgx-h100' has 0 s, and 1e-06 s was asked"):
+        none.with_(latency_s=1e-6)
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.0, nan, "two", True])

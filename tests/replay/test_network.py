@@ -98,3 +98,5 @@ def test_numbers_that_no_network_has_are_refused(field: str, value: Any) -> None
 def test_a_network_without_times_is_refused(field: str) -> None:
     with pytest.raises(UsageError, match="labkit bench comm"):
         replace(H100, **{field: {}})
+    with pytest.raises(UsageError, match=rf"{field} has them for \[1, 2\]"):
+        replace(H100, **{field: {1: H100.message, 2: H100.message}})
