@@ -25,6 +25,13 @@ def format_bytes(num_bytes: float) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
 
 
+def time_unit(duration_s: float) -> tuple[float, str]:
+    """Units of a time axis in a second, and their name: (1000, "ms") for 0.5 s."""
+    if duration_s >= 2:
+        return 1.0, "s"
+    return (1e3, "ms") if duration_s >= 2e-3 else (1e6, "us")
+
+
 def format_seconds(seconds: float) -> str:
     """Format a duration with three digits: `format_seconds(0.0124)` is "12.4 ms"."""
     if seconds == 0:

@@ -3,7 +3,7 @@
 Each rank has a band: its compute above, a thin row of communication below. Rank `i` of
 the picture lies at height `i`, downwards; x is in seconds.
 
-    i - 0.40   marks
+    i - 0.42   marks
     i - 0.34   compute row      one bar for each stretch of compute
     i + 0.14
     i + 0.18   communication    hatched: waiting; solid: transfer
@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from labkit.units import time_unit
+
 TEXT = "#808080"  # Read well on white and on JupyterLab's dark grey alike.
 BAND = (0.5, 0.5, 0.5, 0.10)
 COMPUTE_ROW = (-0.34, 0.14)
@@ -26,13 +28,6 @@ MARK_AT = -0.42
 LINE_LETTERS = 128  # As wide as a picture of 900 pixels.
 HEADING_PIXELS = 22
 ROW_PIXELS, MIN_ROW_PIXELS, MAX_PIXELS = 62, 14, 1000
-
-
-def time_unit(duration_s: float) -> tuple[float, str]:
-    """Units of a time axis in a second, and their name."""
-    if duration_s >= 2:
-        return 1.0, "s"
-    return (1e3, "ms") if duration_s >= 2e-3 else (1e6, "us")
 
 
 def folded(lines: Iterable[str]) -> list[str]:

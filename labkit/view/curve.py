@@ -4,8 +4,8 @@
         for step in range(1000):
             curve.add("rank 0", step, train_step())
 
-At most two lines and 500 points: of a longer curve every second, fourth, ... point is
-kept, and the last. It is drawn five times a second; at its end a picture that stays
+At most two lines, of 240 points each: of a longer one every second, fourth, ... point
+is kept, and the last. It is drawn five times a second; at its end a picture that stays
 takes its place. Where widgets do not show there is only that picture.
 """
 

@@ -17,10 +17,9 @@ from labkit.record.events import MemoryKind
 from labkit.record.holdings import KINDS, Curve, Held, curve, peaks
 from labkit.record.program import Program, Span
 from labkit.record.track import STEP
-from labkit.units import byte_unit, format_bytes, format_seconds
+from labkit.units import byte_unit, format_bytes, format_seconds, time_unit
 from labkit.view import memory_figure, memory_image
 from labkit.view.bundle import Still
-from labkit.view.chart import time_unit
 
 MAX_POINTS = 800
 MAX_NAMED = 3
@@ -120,7 +119,7 @@ def draw(program: Program, rank: int | None = None, title: str = "") -> MemoryCh
 
 
 def _thinned(found: Curve) -> Curve:
-    """At most MAX_POINTS changes: of so many that follow one another, the highest."""
+    """At most MAX_POINTS changes and the last: of some in a row, the highest."""
     totals = found.totals
     if len(totals) <= MAX_POINTS:
         return found
@@ -130,7 +129,8 @@ def _thinned(found: Curve) -> Curve:
         for start, end in pairwise(bounds)
     ]
     # What is held at the end is looked for at the end.
-    kept[-1] = len(totals) - 1
+    if kept[-1] != len(totals) - 1:
+        kept.append(len(totals) - 1)
     return Curve(
         found.rank,
         tuple(found.seqs[place] for place in kept),

@@ -153,13 +153,25 @@ def test_a_long_curve_is_thinned_and_keeps_its_peak_and_its_end() -> None:
             rank.free(2501, 1002, "scratch", number + 0.6)
     rank.alloc(9999, 5, "buffers", 5000.0)
     drawn = draw(made.program(rank, level="work"))
-    assert len(drawn.curve_at) == MAX_POINTS + 1
+    assert len(drawn.curve_at) <= MAX_POINTS + 2
     totals = [sum(values) for values in zip(*(a.curve for a in drawn.areas))]  # noqa: B905
     scale, _ = byte_unit(2010)
     assert max(totals) * scale == 1002 + 1004
     assert drawn.peak_at == 2502.0 or drawn.peak_at == 2503.0
     assert totals[-1] * scale == 5
     assert len(json.dumps(memory(made.program(rank, level="work")).bundle())) < 400_000
+
+
+def test_a_long_curve_keeps_a_peak_that_comes_just_before_its_end() -> None:
+    rank = made.Rank(0)
+    for number in range(3 * MAX_POINTS):
+        rank.alloc(number, 1, "scratch")
+    rank.free(0, 1, "scratch")
+    drawn = draw(made.program(rank, level="work"))
+    totals = [sum(values) for values in zip(*(a.curve for a in drawn.areas))]  # noqa: B905
+    assert max(totals) == drawn.areas[0].bars[0]
+    assert totals[-1] == max(totals) - 1 / byte_unit(3 * MAX_POINTS)[0]
+    assert drawn.peak_at == 3 * MAX_POINTS - 1
 
 
 @pytest.mark.parametrize("num_ranks", [1, 64, 256])
