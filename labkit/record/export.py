@@ -23,6 +23,7 @@ from labkit.record.holdings import curve
 from labkit.record.program import Alloc, Program
 from labkit.record.slices import Slice, Thread, slices, threads
 from labkit.record.soundness import require_sound
+from labkit.record.whole import as_path, whole_file
 
 
 def to_perfetto(program: Program) -> bytes:
@@ -54,12 +55,14 @@ def save_perfetto(program: Program, path: str | Path) -> Path:
     """Write the record as trace events; gzipped where the name ends with ".gz".
 
     Raises:
-        UsageError: The record has no times, or something in it cannot be.
+        UsageError: The record has no times, something in it cannot be, or no file can
+            be written there.
     """
-    place, data = Path(path), to_perfetto(program)
+    place, data = as_path(path), to_perfetto(program)
     if place.suffix == ".gz":
         data = gzip.compress(data, mtime=0)
-    place.write_bytes(data)
+    with whole_file(place) as raw:
+        raw.write(data)
     return place
 
 

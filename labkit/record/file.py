@@ -28,6 +28,7 @@ from labkit.errors import UsageError
 from labkit.record.layout import KINDS, Layout, read_header
 from labkit.record.program import SCHEMA, Header, Program, Race, Traffic
 from labkit.record.soundness import require_sound
+from labkit.record.whole import as_path, whole_file
 
 FORMAT = "labkit record"
 PLAIN = ".jsonl"
@@ -50,21 +51,15 @@ def save(program: Program, path: str | Path) -> Path:
 
     Raises:
         UsageError: The Program holds what a record cannot: a number that is not finite,
-            an object.
+            an object. Or no file can be written there.
     """
-    path = Path(path)
-    # Whoever stops half way leaves the file that was there before.
-    unfinished = path.with_name(path.name + ".part")
-    try:
-        with unfinished.open("wb") as raw:
-            if path.suffix == PLAIN:
-                _write(program, raw)
-            else:
-                with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
-                    _write(program, packed)
-        return unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole_file(path) as raw:
+        if Path(path).suffix == PLAIN:
+            _write(program, raw)
+        else:
+            with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
+                _write(program, packed)
+    return Path(path)
 
 
 def load(path: str | Path) -> Program:
@@ -75,7 +70,7 @@ def load(path: str | Path) -> Program:
             of a newer schema, or what it says cannot be.
     """
     try:
-        return _read(_Lines(path))
+        return _read(_Lines(as_path(path)))
     except OSError as error:
         raise UsageError(
             f"load reads a file that save wrote; {str(path)!r} cannot be read: "
@@ -116,10 +111,10 @@ def _line(encode: Callable[[Any], str], row: Any) -> bytes:
 class _Lines:
     """The lines of a file, decoded, with their numbers."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = str(path)
         self.number = 0
-        data = Path(path).read_bytes()
+        data = path.read_bytes()
         if data.startswith(_GZIP_MAGIC):
             data = self._unpacked(data)
         self._lines = io.BytesIO(data)
@@ -224,7 +219,7 @@ def _rows(values: Iterator[Any], ending: dict[str, Any], lines: _Lines) -> Rows:
 def _upgraded(head: Head, rows: Rows, lines: _Lines) -> tuple[Head, Rows]:
     """Head and rows in the present schema."""
     schema = head.get("schema")
-    if not isinstance(schema, int):
+    if type(schema) is not int:
         lines.fail(f"the schema is {schema!r}, which is no number")
     if schema > SCHEMA:
         lines.fail(

@@ -40,6 +40,20 @@ _PLACES = {
     kind: tuple(kind._fields.index(name) for name in names)
     for kind, names in _ORDERED.items()
 }
+# Of each event, what is added up and divided.
+_AMOUNTS: dict[type, tuple[str, ...]] = {
+    Work: ("flops", "moved_bytes", "kernels", "fixed_s"),
+    Comm: ("logical_bytes",),
+    Alloc: ("num_bytes",),
+    Free: ("num_bytes",),
+}
+_AMOUNT_PLACES = {
+    kind: tuple(kind._fields.index(name) for name in names)
+    for kind, names in _AMOUNTS.items()
+}
+_COUNTS = ("num_calls", "payload_bytes", "wire_bytes")
+# Beyond are no times and no amounts of any run: Python's own arithmetic ends there.
+MAX_S, MAX_AMOUNT = 1e12, 1e30
 _AGAIN = "Record the run again, or load another file"
 
 
@@ -55,8 +69,10 @@ def require_sound(program: Program) -> None:
         _check_order(rank, events)
         for event in events:
             _check_times(event)
+            _check_amounts(event)
         _check_references(rank, events, program.groups)
     _check_races(program)
+    _check_traffic(program)
 
 
 def _check_header(header: Header, num_lists: int) -> None:
@@ -80,7 +96,7 @@ def _check_header(header: Header, num_lists: int) -> None:
                 f"this one has {count}. {_AGAIN}"
             )
     for rank, clock in zip(ranks, header.clocks, strict=False):
-        if not all(map(math.isfinite, clock)) or clock.uncertainty_s < 0:
+        if not abs(clock.offset_s) <= MAX_S or not 0 <= clock.uncertainty_s <= MAX_S:
             raise UsageError(
                 f"a clock's offset is finite and its uncertainty not below 0; rank "
                 f"{rank} has {clock}. {_AGAIN}"
@@ -109,11 +125,11 @@ def _check_times(event: Event) -> None:
         at = event[place]
         if at is None:
             continue
-        if not math.isfinite(at):
+        if not -MAX_S <= at <= MAX_S:
             raise UsageError(
-                f"every time of a record is a finite number of seconds; rank "
-                f"{event.rank} has {event._fields[place]}={at} in {_short(event)}. "
-                f"{_AGAIN}"
+                f"every time of a record is a finite number of seconds, at most "
+                f"{MAX_S:g}; rank {event.rank} has {event._fields[place]}={at!r:.40} "
+                f"in {_short(event)}. {_AGAIN}"
             )
         if at < before - SAME_S:
             raise UsageError(
@@ -122,6 +138,17 @@ def _check_times(event: Event) -> None:
                 f"{_short(event)}. {_AGAIN}"
             )
         before = max(before, at)
+
+
+def _check_amounts(event: Event) -> None:
+    for place in _AMOUNT_PLACES.get(type(event), ()):
+        amount = event[place]
+        if amount is not None and not 0 <= amount <= MAX_AMOUNT:
+            raise UsageError(
+                f"what a record counts is from 0 to {MAX_AMOUNT:g}; rank {event.rank} "
+                f"has {event._fields[place]}={amount!r:.40} in {_short(event)}. "
+                f"{_AGAIN}"
+            )
 
 
 def _check_references(
@@ -159,6 +186,16 @@ def _check_races(program: Program) -> None:
                 f"transfer {race.target} is not, and {race.operation} is said to "
                 f"{race.access} storage {race.storage} of it. {_AGAIN}"
             )
+
+
+def _check_traffic(program: Program) -> None:
+    for row in program.traffic:
+        for name in _COUNTS:
+            if not 0 <= getattr(row, name) <= MAX_AMOUNT:
+                raise UsageError(
+                    f"traffic counts from 0 to {MAX_AMOUNT:g}; rank {row.rank}'s "
+                    f"{row.kind} has {name}={getattr(row, name)!r:.40}. {_AGAIN}"
+                )
 
 
 def _short(event: Event) -> str:

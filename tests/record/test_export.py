@@ -312,3 +312,11 @@ def test_an_empty_record_is_a_trace_too() -> None:
 def test_a_record_without_times_says_what_to_do() -> None:
     with pytest.raises(UsageError, match=r"is dry and has none.*run\.replay"):
         to_perfetto(made.program(made.Rank(0), source="dry"))
+
+
+def test_where_no_trace_can_be_written_is_told(tmp_path: Path) -> None:
+    program = made.training()
+    for place in (tmp_path, tmp_path / "nowhere" / "a.json"):
+        with pytest.raises(UsageError, match="cannot be written"):
+            save_perfetto(program, place)
+    assert not list(tmp_path.iterdir())

@@ -17,6 +17,7 @@ from labkit.record import file
 from labkit.record.events import Site
 from labkit.record.file import load, save
 from labkit.record.program import Clock, Comm, Program, Race, Traffic
+from labkit.record.soundness import MAX_S
 from tests.record import made
 
 OLD = Path(__file__).parent / "data" / "schema_1.jsonl"
@@ -86,7 +87,7 @@ def test_any_finite_float_comes_back_exactly(tmp_path: Path) -> None:
     times: list[float] = []
     while len(times) < 500:
         (number,) = struct.unpack("d", rng.randbytes(8))
-        if abs(number) < float("inf"):
+        if abs(number) <= MAX_S:
             times.append(abs(number))
     for at in times:
         rank.moment("now", at)
@@ -166,6 +167,7 @@ def swap(old: str, new: str) -> Callable[[str], str]:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "newer": ({"l0": swap('"schema":1', '"schema":2')}, "knows up to 1. Update labkit"),
     "no schema": ({"l0": swap('"schema":1', '"schema":"x"')}, "no number"),
+    "schema's type": ({"l0": swap('"schema":1', '"schema":true')}, "no number"),
     "not a record": ({"l0": '{"a": 1}'}, "nothing of a labkit record"),
     "a list": ({"l0": "[1, 2]"}, "nothing of a labkit record"),
     "no JSON": ({"l2": "hello"}, "line 3 is not JSON"),
@@ -185,6 +187,12 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "site": ({"l4": swap('["cell",7', '["cell","7"')}, "where it cannot be"),
     "NaN": ({"l3": swap("0.333", "NaN,0.333")}, "holds NaN"),
     "infinite": ({"l3": swap("0.1,", "1e999,")}, "start_s=inf"),
+    "endless digits": ({"l3": swap("0.1,", f"{10**400},")}, "start_s=1000"),
+    "far too much": ({"l3": swap("1000000000.0", "1e999")}, "flops=inf"),
+    "less than none": ({"l3": swap("1000000000.0", "-1.0")}, "flops=-1.0"),
+    "bytes": ({"l4": swap("1024", str(10**400))}, "logical_bytes=1000"),
+    "traffic": ({"l14": swap("512", str(10**400))}, "wire_bytes=1000"),
+    "endless clock": ({"l0": swap("1e-06", str(10**400))}, "uncertainty not below 0"),
     "backwards": ({"l3": swap("0.1,", "0.5,")}, "0.167 s too early"),
     "of no rank": ({"l3": swap('["Work",0', '["Work",5')}, "is of rank 5"),
     "order": ({"l3": swap('["Work",0,1,1,2', '["Work",0,1,1,0')}, "seq 0 follows 1"),
@@ -267,6 +275,26 @@ def test_what_cannot_be_kept_is_refused_and_the_old_file_stays(
         save(made.program(rank), path)
     assert load(path) == everything()
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "folder.gz", "nowhere/a.gz", "made/a.gz", "n" * 300]
+)
+def test_where_no_file_can_be_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / "made").write_text("a file")
+    (tmp_path / "folder.gz").mkdir()
+    (tmp_path / "folder.gz.part").write_text("somebody's own")
+    with pytest.raises(UsageError, match=r"cannot be written: .*\. Choose another"):
+        save(everything(), tmp_path / name)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("wrong", [None, 1, b"a", ["a"], "a\0"])
+def test_what_is_no_path_is_told(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="a file is named by a path; got"):
+        save(everything(), wrong)
+    with pytest.raises(UsageError, match="a file is named by a path; got"):
+        load(wrong)
 
 
 def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
