@@ -20,11 +20,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from labkit.errors import UsageError
-from labkit.record.events import Event
+from labkit.record.events import TIMES, Event
 from labkit.record.program import Clock
 
 NUM_SAMPLES = 8
-_TIMES = ("issued_s", "at_s", "start_s", "end_s")
 
 
 class Sample(NamedTuple):
@@ -124,7 +123,7 @@ class Drift(NamedTuple):
         return [self._straight(event) for event in events]
 
     def _straight(self, event: Any) -> Any:
-        times = {name: getattr(event, name, None) for name in _TIMES}
+        times = {name: getattr(event, name, None) for name in TIMES}
         return event._replace(
             **{n: at - self.offset_s(at) for n, at in times.items() if at is not None}
         )

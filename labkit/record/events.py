@@ -19,6 +19,8 @@ MemoryKind: TypeAlias = Literal[
     "parameters", "gradients", "optimizer", "activations", "buffers", "scratch"
 ]
 P2P = frozenset({"send", "recv"})
+# How fields that hold times are named.
+TIMES = ("issued_s", "at_s", "start_s", "end_s")
 
 
 class Site(NamedTuple):
@@ -43,8 +45,8 @@ class CommStart(NamedTuple):
     `pair_seq` counts its sends (or receives) with the same peer and tag before.
     `peer` is the other end of a send or recv, or the root of a rooted collective, as a
     global rank; None where there is no root, and for a receive from any source.
-    `shapes` are those of the tensors handed over: for a rooted collective or a scatter,
-    of the tensor that must agree between ranks.
+    `shapes` are those of the tensors handed over: for a rooted collective, of the
+    tensor that must agree between ranks.
     `send_splits` and `recv_splits` are set for an all_to_all: elements to and from each
     rank of the group. `stream` is the logical stream that was current, `batch` numbers
     the transfers that were issued as one, `reads` and `writes` are storages (known at

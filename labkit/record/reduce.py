@@ -89,7 +89,7 @@ def of_events(
 
 
 def _times(event: told.Event) -> Iterator[float]:
-    for name in ("issued_s", "at_s", "start_s", "end_s"):
+    for name in told.TIMES:
         at = getattr(event, name, None)
         if at is not None:
             yield at
