@@ -237,6 +237,13 @@ def _watch_torch() -> None:
 
     storages.resize_ = resize_and_tell
     streams.__init__ = make_stream_and_tell
-    with _Dispatch(Observer(Recorder())):
-        # The first operation under any mode imports sympy: a second, not the program's.
-        torch.zeros(1)
+
+
+def warm_up() -> None:
+    """Have the calling process import now what the first record of operations needs.
+
+    The first operation under any dispatch mode imports sympy: a second, which is not
+    the program's.
+    """
+    with recorded(Recorder()):
+        torch.ones(2, 2, requires_grad=True).mm(torch.ones(2, 2)).sum().backward()

@@ -205,7 +205,10 @@ class HostRead(NamedTuple):
 
 
 class Alloc(NamedTuple):
-    """A storage came to be, or came to be of this kind."""
+    """A storage came to be, or came to be of this kind.
+
+    What was scratch until it was known to be more was of that kind from the beginning.
+    """
 
     rank: int
     seq: int

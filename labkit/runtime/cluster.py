@@ -33,6 +33,7 @@ from labkit.errors import (
     TravelError,
     UsageError,
 )
+from labkit.record import operations
 from labkit.record.events import P2P, Event
 from labkit.record.program import Header, Level, Program
 from labkit.record.reduce import RankLog, reduce
@@ -129,6 +130,7 @@ class Cluster:
         self._closed = False
         self._background: BackgroundRun | None = None
         self._team: Team | None = None
+        self._warm_team: Team | None = None
         self._dry_workers: Cluster | None = None
         if self.door is None:
             self._team = self._new_team()
@@ -321,6 +323,8 @@ class Cluster:
         if self._team is None:
             self._team = self._new_team(is_interrupted)
         printer = OutputPrinter(self.world_size)
+        if job.level == "work" and self._team is not self._warm_team:
+            self._warm_up(printer, is_interrupted)
         view = live.view(self._team, job.ranks, place)
         drive = Drive(self._team, job, printer, is_interrupted, view)
         if view is None:
@@ -331,6 +335,16 @@ class Cluster:
             return run
         finally:
             view.end(partial(live.broken, drive, self.world_size))
+
+    def _warm_up(
+        self, printer: OutputPrinter, is_interrupted: Callable[[], bool]
+    ) -> None:
+        """Import what recording needs, so that no rank waits for it in the record."""
+        assert self._team is not None
+        packed = payload.pack_call(operations.warm_up, (), {}, self.world_size)
+        job = self._job(packed, tuple(range(self.world_size)), filename=None)
+        self._watch(Drive(self._team, job, printer, is_interrupted), printer)
+        self._warm_team = self._team
 
     def _watch(self, drive: Drive, printer: OutputPrinter) -> Run:
         began_s = time.monotonic()
@@ -368,7 +382,10 @@ class Cluster:
             for rank, each in zip(drive.ranks, told, strict=True)
         )
         assert self._team is not None
-        dropped = tuple(each.dropped for each in told)
+        dropped = tuple(
+            each.dropped + drive.dropped[rank]
+            for rank, each in zip(drive.ranks, told, strict=True)
+        )
         header = Header(
             world_size=self.world_size,
             ranks=drive.ranks,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import pickle
 import re
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,6 +42,8 @@ COME_BACK_S = 0.2
 PONG_S = 0.1
 DRAIN_S = 0.1
 START_LIMIT_S = 120.0
+# Of a rank in one run: some 200 MB. The counters go on, and so does the diagnosis.
+MAX_EVENTS = 500_000
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ class Drive:
         self.level: Level = job.level
         self.outcomes: dict[int, Done | Failure] = {}
         self.events: dict[int, list[Event]] = {rank: [] for rank in job.ranks}
+        self.dropped: Counter[int] = Counter()
         self.pongs: dict[int, Pong] = {}
         self._job = job
         self._printer = printer
@@ -198,7 +202,7 @@ class Drive:
         if kind is FrameKind.EVENTS:
             events = frame.load()
             self.team.ledger.add(rank, events)
-            self.events.setdefault(rank, []).extend(events)
+            self._keep(rank, events)
             if self._live is not None:
                 self._live.feed(rank, events)
         elif kind is FrameKind.READY:
@@ -210,6 +214,12 @@ class Drive:
             self.pongs[rank] = frame.load()
         elif kind in (FrameKind.DONE, FrameKind.FAILED):
             self._come_back(rank, frame.load())
+
+    def _keep(self, rank: int, events: Sequence[Event]) -> None:
+        kept = self.events.setdefault(rank, [])
+        room = MAX_EVENTS - len(kept)
+        kept.extend(events[:room])
+        self.dropped[rank] += max(0, len(events) - room)
 
     def _come_back(self, rank: int, outcome: Done | Failure) -> None:
         if outcome.job_id != self._job.id:

@@ -210,6 +210,23 @@ def test_stream_events_and_memory_keep_their_places() -> None:
     assert [event.seq for event in program.of(0)] == list(range(len(program.of(0))))
 
 
+def test_what_turns_out_to_be_a_gradient_was_one_from_the_beginning() -> None:
+    program = of_events([[
+        StorageMade(0, 64, "scratch", 0.0), StorageMade(1, 32, "scratch", 0.1),
+        StorageGone(0, 64, "scratch", 0.2), StorageMade(0, 64, "gradients", 0.2),
+        StorageGone(0, 64, "gradients", 0.3), StorageMade(0, 64, "scratch", 0.3),
+        StorageGone(1, 32, "scratch", 0.4), StorageMade(1, 16, "scratch", 0.4),
+    ]])  # fmt: skip
+    assert [event[2:5] for event in program.of(0) if type(event) is kept.Alloc] == [
+        (0, 64, "gradients"), (1, 32, "scratch"), (0, 64, "scratch"),
+        (1, 16, "scratch"),
+    ]  # fmt: skip
+    assert [event[2:5] for event in program.of(0) if type(event) is kept.Free] == [
+        (0, 64, "gradients"), (1, 32, "scratch")
+    ]  # fmt: skip
+    assert [event.seq for event in program.of(0)] == list(range(len(program.of(0))))
+
+
 def test_batches_are_numbered_from_the_beginning() -> None:
     program = of_events([[comm(0, "send", 0.0, peer=1, batch=8),
                           comm(1, "recv", 0.0, peer=1, batch=8),

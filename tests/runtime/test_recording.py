@@ -26,7 +26,9 @@ from labkit.record.program import (
     Work,
     without_times,
 )
+from labkit.replay.engine import replay
 from labkit.replay.machine import AlphaBeta
+from labkit.runtime import drive
 from labkit.view.timeline import timeline
 from tests.runtime import recorded_programs as programs
 from tests.runtime.lines import bare_number_of
@@ -273,3 +275,17 @@ def test_transfers_are_drawn_without_any_span(ranks: Cluster) -> None:
     assert transfers_of(bare) == transfers_of(run.record) != []
     assert b"all_reduce" in to_perfetto(bare)
     timeline(bare)
+
+
+def test_a_run_that_never_ends_leaves_a_bounded_record_and_exact_counts(
+    ranks: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drive, "MAX_EVENTS", 15)
+    record = ranks.run(programs.ring).record
+    monkeypatch.undo()
+    whole = ranks.run(programs.ring).record
+    assert all(dropped > 0 for dropped in record.header.dropped)
+    assert record.traffic == whole.traffic
+    assert len(record.of(0)) < len(whole.of(0))
+    with pytest.raises(UsageError, match="dropped"):
+        replay(record, AlphaBeta(1e-6, 1e-9, 1e9))
