@@ -31,7 +31,7 @@ from labkit.replay.lanes import Lane, lanes_of
 from labkit.replay.links import Links
 from labkit.replay.machine import Machine
 from labkit.replay.prices import Prices
-from labkit.replay.refusal import require_replayable
+from labkit.replay.refusal import require_asked, require_replayable
 from labkit.replay.retimed import retimed
 from labkit.replay.streams import Rank
 from labkit.replay.transfers import Matching, Transfer
@@ -109,6 +109,7 @@ def settle(program: Program, machine: Machine, *, compute: Compute) -> Settled:
     Raises:
         UsageError: As `replay` does.
     """
+    require_asked(machine, compute)
     require_replayable(program, machine, keeps_stretches=compute == "as measured")
     matching = Matching(program)
     has_stretches = compute == "as measured" and program.header.level == "comm"

@@ -46,6 +46,24 @@ _PLACES_OF_WORK = itemgetter(*map(Work._fields.index, _WHOLE[Work]))
 _AGAIN = "Record again, or mend the plan"
 
 
+def require_asked(machine: object, compute: object) -> None:
+    """Hold that it is a machine whose times are asked for, and a way to time compute.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if isinstance(machine, type) or not hasattr(machine, "launch_s"):
+        raise UsageError(
+            "a replay takes the times of a machine; got "
+            f'{machine!r:.80}. Name one, as in "dgx-h100", or make one: AlphaBeta()'
+        )
+    if compute not in ("by cost", "as measured"):
+        raise UsageError(
+            'compute is timed "by cost" or "as measured"; got '
+            f"{compute!r:.80}. Leave it out to time every operation by its cost"
+        )
+
+
 def require_replayable(
     program: Program, machine: Machine, *, keeps_stretches: bool
 ) -> None:

@@ -194,3 +194,15 @@ def test_a_part_of_the_ranks_is_not_enough() -> None:
         program, header=replace(program.header, ranks=(0,)), events=program.events[:1]
     )
     refused(part, "rank 1 is not among the 1 ranks of this record")
+
+
+@pytest.mark.parametrize("machine", [None, 3, b"dgx-h100", ["dgx-h100"], AlphaBeta])
+def test_what_is_no_machine(machine: Any) -> None:
+    with pytest.raises(UsageError, match=r"the times of a machine; got .*Name one"):
+        replay(draw(0), machine)
+
+
+@pytest.mark.parametrize("compute", ["fast", "", None, 3])
+def test_compute_that_is_timed_in_no_known_way(compute: Any) -> None:
+    with pytest.raises(UsageError, match=r'"by cost" or "as measured"; got'):
+        replay(draw(0), PLAIN, compute=compute)
