@@ -123,6 +123,13 @@ class Stream:
         return self
 
     def __exit__(self, *raised: object) -> None:
+        entered = _here.of_this_run()
+        if not entered or entered[-1][0] is not self:
+            raise UsageError(
+                "a stream is left by the thread that entered it, the innermost first; "
+                f"{len(entered)} are entered here, and this one is not the last. Use "
+                "it as `with stream:`"
+            )
         outer = self._leave()
         if raised[0] is None:
             outer._settle()
@@ -255,7 +262,7 @@ class Stream:
     def _enter(self) -> None:
         context = self._inside()
         context.__enter__()
-        _here.entered.append((self, context))
+        _here.of_this_run().append((self, context))
         recorder.current().stream = self.number
 
     def _leave(self) -> Stream:
@@ -281,7 +288,17 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.entered: list[tuple[Stream, AbstractContextManager[object]]] = []
+        self.epoch: object = None
         self.computing: tuple[object, Stream] | None = None
+
+    def of_this_run(self) -> list[tuple[Stream, AbstractContextManager[object]]]:
+        """Those entered in this run: what an earlier one never left, it leaves."""
+        epoch = recorder.current().epoch
+        if self.epoch is not epoch:
+            self.epoch = epoch
+            while self.entered:
+                self.entered.pop()[1].__exit__(None, None, None)
+        return self.entered
 
 
 _here = _Here()
@@ -294,7 +311,7 @@ def current(device: Device = None) -> Stream:
         device: Whose streams; those of this rank's GPU, else of the CPU, if None.
     """
     asked = _device(device)
-    for stream, _ in reversed(_here.entered):
+    for stream, _ in reversed(_here.of_this_run()):
         if stream.device == asked:
             return stream
     if asked.type == "cuda":

@@ -387,3 +387,26 @@ def test_memory_needs_no_keeping_on_a_cpu() -> None:
     x = torch.ones(SIZE)
     Stream("cpu").keep(x)
     assert x.sum() == SIZE
+
+
+def test_a_stream_that_was_not_entered_cannot_be_left() -> None:
+    def body() -> list[int]:
+        one, two = Stream("cpu"), Stream("cpu")
+        with pytest.raises(UsageError, match="0 are entered here"):
+            one.__exit__(None, None, None)
+        with one, two, pytest.raises(UsageError, match="2 are entered here"):
+            one.__exit__(None, None, None)
+        return [recorder.current().stream]
+
+    assert alone(body) == [0]
+
+
+def test_a_stream_that_was_never_left_ends_with_its_run() -> None:
+    def body() -> list[bool]:
+        mine = recorder.current()
+        Stream("cpu").__enter__()
+        still_in = not current("cpu").is_compute
+        mine.begin()
+        return [still_in, current("cpu").is_compute]
+
+    assert alone(body) == [True, True]
