@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labkit.errors import UsageError
 from labkit.record.export import save_perfetto
@@ -55,16 +55,40 @@ class Recorded(ABC):
         return ""
 
     def rows(self) -> list[Row]:
-        """Who computed, waited and transferred when: one row for each stretch."""
+        """Who computed, waited and transferred when: one row for each stretch.
+
+        Raises:
+            UsageError: The record has no times.
+        """
         return rows(self.record)
 
-    def measure(self, **options: Any) -> Measures:
+    def measure(
+        self,
+        *,
+        skip_steps: int = 0,
+        model_flops: float | None = None,
+        peak_flops_per_s: float | None = None,
+    ) -> Measures:
         """Step time, exposed communication, overlap, bubble, bandwidths, traffic.
 
-        Takes the options of `labkit.record.measure.measure`. Each figure comes with
-        its definition.
+        Each figure comes with its definition.
+
+        Args:
+            skip_steps: Leave out the first so many spans named "step": the warm-up.
+            model_flops: FLOPs that the model needs for one step, over all ranks; by
+                default those of the operations in the record are counted.
+            peak_flops_per_s: Peak of one rank, for the MFU.
+
+        Raises:
+            UsageError: The record has no times, or no step that every rank closed; a
+                number is not above 0.
         """
-        return measure(self.record, **options)
+        return measure(
+            self.record,
+            skip_steps=skip_steps,
+            model_flops=model_flops,
+            peak_flops_per_s=peak_flops_per_s,
+        )
 
     def replay(self, machine: Machine | str, *, compute: Compute = "by cost") -> Replay:
         """The same work with the times of another machine: a model, never measured.
@@ -120,7 +144,11 @@ class Recorded(ABC):
         return save(self.record, path)
 
     def timeline(self, title: str = "") -> Still:
-        """A picture of the rows: compute above, communication and waiting below."""
+        """A picture of the rows: compute above, communication and waiting below.
+
+        Raises:
+            UsageError: The record has no times.
+        """
         from labkit.view.timeline import timeline
 
         return timeline(self.record, title=title, caption=self.caption)
