@@ -287,5 +287,5 @@ def test_a_run_that_never_ends_leaves_a_bounded_record_and_exact_counts(
     assert all(dropped > 0 for dropped in record.header.dropped)
     assert record.traffic == whole.traffic
     assert len(record.of(0)) < len(whole.of(0))
-    with pytest.raises(UsageError, match="dropped"):
-        replay(record, AlphaBeta(alpha_s=1e-6, beta_s_per_byte=1e-9, flops_per_s=1e9))
+    with pytest.raises(UsageError, match="found no room"):
+        replay(record, MACHINE)
