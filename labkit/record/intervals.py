@@ -254,14 +254,13 @@ class _Cutter:
 def _messages(program: Program) -> Iterator[Message]:
     """Every send with its receive, in the order of the sends of each rank."""
     received: dict[tuple[object, ...], Comm] = {
-        (comm.group, comm.peer, comm.rank, comm.tag, comm.pair_seq): comm
+        (comm.group, *comm.ends, comm.tag, comm.pair_seq): comm
         for comm in program
         if isinstance(comm, Comm) and comm.kind == "recv" and comm.ended_s is not None
     }
     for send in program:
         if isinstance(send, Comm) and send.kind == "send":
-            key = (send.group, send.rank, send.peer, send.tag, send.pair_seq)
-            recv = received.get(key)
+            recv = received.get((send.group, *send.ends, send.tag, send.pair_seq))
             if recv is not None and recv.ended_s is not None:
                 sent = send.issued_s or 0.0
                 yield Message(send.rank, recv.rank, sent, recv.ended_s, send)

@@ -28,10 +28,11 @@ host reads a value (HostRead): then the lane stands still until the stream has r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
+from labkit.errors import UsageError
 from labkit.record.events import P2P, Kind, MemoryKind, Site
 
 SCHEMA = 1
@@ -160,6 +161,11 @@ class Comm(NamedTuple):
     def is_p2p(self) -> bool:
         """Whether it is a send or a receive."""
         return self.kind in P2P
+
+    @property
+    def ends(self) -> tuple[int | None, int | None]:
+        """Source and destination of a message: the same for send and receive."""
+        return (self.rank, self.peer) if self.kind == "send" else (self.peer, self.rank)
 
 
 class Wait(NamedTuple):
@@ -299,7 +305,7 @@ class Program:
     groups: dict[str, tuple[int, ...]]
     events: tuple[tuple[Event, ...], ...]
     traffic: tuple[Traffic, ...] = ()
-    races: tuple[Race, ...] = field(default=())
+    races: tuple[Race, ...] = ()
 
     def __iter__(self) -> Iterator[Event]:
         """Every event, rank by rank."""
@@ -307,8 +313,18 @@ class Program:
             yield from events
 
     def of(self, rank: int) -> tuple[Event, ...]:
-        """One rank's events."""
-        return self.events[self.header.ranks.index(rank)]
+        """One rank's events.
+
+        Raises:
+            UsageError: The record has no such rank.
+        """
+        try:
+            return self.events[self.header.ranks.index(rank)]
+        except ValueError:
+            raise UsageError(
+                f"events are those of one of the record's ranks {self.header.ranks}; "
+                f"rank {rank!r} was asked for. Use one of those"
+            ) from None
 
     @cached_property
     def spans(self) -> dict[tuple[int, int], Span]:

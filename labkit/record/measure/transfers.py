@@ -91,8 +91,7 @@ def match(program: Program) -> dict[tuple[int, int], Transfer]:
 def _key(comm: Comm) -> Key:
     if not comm.is_p2p:
         return comm.group, comm.kind, comm.group_seq
-    ends = (comm.rank, comm.peer) if comm.kind == "send" else (comm.peer, comm.rank)
-    return (comm.group, *ends, comm.tag, comm.pair_seq)
+    return (comm.group, *comm.ends, comm.tag, comm.pair_seq)
 
 
 def _parts(
