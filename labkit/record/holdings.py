@@ -205,11 +205,8 @@ class _Ledger:
             self.bytes_by_kind[event.kind] += event.num_bytes
         else:
             if known != (event.num_bytes, event.kind):
-                is_known = known is not None
-                self._refuse(
-                    event, f"it holds {known[0]} bytes of {known[1]}"
-                    if is_known else "it is not there",
-                )  # fmt: skip
+                seen = f"it holds {known[0]} bytes of {known[1]}" if known else ""
+                self._refuse(event, seen or "it is not there")
             self.bytes_by_kind[event.kind] -= event.num_bytes
 
     def _refuse(self, event: _Change, seen: str) -> None:

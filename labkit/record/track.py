@@ -40,7 +40,7 @@ class Track:
         self._fills_gaps = level == "comm"
         self._cursor_s = 0.0
         self._standing: set[int] = set()
-        self._open_waits: dict[int, int] = {}
+        self._open_waits: defaultdict[int, list[int]] = defaultdict(list)
         self._open_spans: defaultdict[int, list[int]] = defaultdict(list)
         self._ids: dict[int, int] = {}
         self._batches: dict[tuple[str, int], int] = {}
@@ -187,7 +187,7 @@ class Track:
         assert isinstance(comm, kept.Comm)
         if self._last_comm.pop(event.lane, None) == event.target:
             self.drafts[index] = comm._replace(is_async=False)
-        self._open_waits[event.target] = len(self.drafts)
+        self._open_waits[event.target].append(len(self.drafts))
         self.drafts.append(kept.Wait(
             self.rank, event.lane, comm.stream, len(self.drafts), comm.id, "host",
             "wait", None, self._at(event.at_s), None, ok=False,
@@ -209,9 +209,9 @@ class Track:
         if event.target in self._standing:
             self._fill(event.at_s, 0)
         self._standing.discard(event.target)
-        index = self._open_waits.pop(event.target, None)
-        if index is None:
+        if not self._open_waits[event.target]:
             return
+        index = self._open_waits[event.target].pop()
         wait = self.drafts[index]
         assert isinstance(wait, kept.Wait)
         at = self._at(event.at_s)

@@ -390,6 +390,11 @@ def test_a_record_of_nothing_has_no_ratios() -> None:
     assert "\u2014 of ideal" in str(m)
 
 
+def test_fewer_than_no_steps_cannot_be_skipped() -> None:
+    with pytest.raises(UsageError, match="0 or more are skipped; got -1"):
+        measure(made.training(), skip_steps=-1)
+
+
 def test_skipping_steps_that_are_not_there_is_refused() -> None:
     (rank,) = made.ranks(1)
     rank.work(0.0, 1.0)

@@ -200,6 +200,15 @@ def test_a_race_for_a_transfer_that_was_dropped_is_dropped_with_it() -> None:
     require_sound(program)
 
 
+def test_threads_that_wait_for_one_transfer_all_go_on_when_it_has_ended() -> None:
+    program = of_events([[
+        comm(0, "all_reduce", 0.0), WaitStart(0, 0, 0.1), WaitStart(0, 1, 0.2),
+        WaitEnd(0, 1.0, True), WaitEnd(0, 1.0, True),
+    ]])  # fmt: skip
+    waits = [(w.lane, w.start_s, w.end_s, w.ok) for w in of(program, kept.Wait)]
+    assert waits == [(0, 0.1, 1.0, True), (1, 0.2, 1.0, True)]
+
+
 def test_stream_events_and_memory_keep_their_places() -> None:
     program = of_events([[
         StorageMade(0, 64, "scratch", 0.0), StreamMark(0, 0, 1, 0.1),

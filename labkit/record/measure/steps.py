@@ -64,8 +64,14 @@ def find(program: Program, skip: int = 0) -> Steps:
     """The steps of a record, without the first `skip` of them.
 
     Raises:
-        UsageError: No step was closed on every rank, or all of them are skipped.
+        UsageError: No step was closed on every rank, or all of them are skipped;
+            `skip` is below 0.
     """
+    if skip < 0:
+        raise UsageError(
+            f"of a record's first steps 0 or more are skipped; got {skip}. Say how "
+            "many are the warm-up: skip_steps=2"
+        )
     spans = [s for s in program.spans.values() if s.name == STEP and s.lane == 0]
     if not spans:
         return _whole(program, skip)
