@@ -378,7 +378,9 @@ class Cluster:
         """What the ranks told, and who they are."""
         told = [_done(drive.outcomes[rank]).told for rank in drive.ranks]
         logs = tuple(
-            RankLog(rank, drive.events[rank], each.groups, each.traffic)
+            RankLog(
+                rank, drive.events[rank], each.groups, each.traffic, drive.clocks[rank]
+            )
             for rank, each in zip(drive.ranks, told, strict=True)
         )
         assert self._team is not None

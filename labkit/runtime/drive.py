@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import MismatchError
 from labkit.record.events import Event
-from labkit.record.program import Level
+from labkit.record.program import Clock, Level
+from labkit.runtime import clocks
 from labkit.runtime.channels import Gone, GuardGone, Happening, Output
 from labkit.runtime.diagnosis import Doing, Finding, Ledger
 from labkit.runtime.generation import Generation
@@ -104,6 +106,15 @@ class Team:
     variables: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
+    def elsewhere(self) -> set[int]:
+        """The ranks of other machines, whose clocks are not this one's."""
+        if isinstance(self.generation, Generation):
+            return set()
+        here = socket.gethostname()
+        hellos = self.generation.hellos
+        return {rank for rank, hello in hellos.items() if hello.host != here}
+
+    @property
     def hosted(self) -> bool:
         """Whether all ranks are threads of one process."""
         return self.backend == "threads"
@@ -126,6 +137,7 @@ class Drive:
         self.outcomes: dict[int, Done | Failure] = {}
         self.events: dict[int, list[Event]] = {rank: [] for rank in job.ranks}
         self.dropped: Counter[int] = Counter()
+        self.clocks: dict[int, Clock] = {}
         self.pongs: dict[int, Pong] = {}
         self._job = job
         self._printer = printer
@@ -143,6 +155,7 @@ class Drive:
     def run(self) -> Verdict:
         """Send the job and watch it until there is a verdict."""
         self.team.ledger.start(self.ranks)
+        starts = clocks.compare(self)
         body = pickle.dumps(self._job, protocol=5)
         for rank in self._processes():
             self.team.generation.channels.send(FrameKind.JOB, rank, body)
@@ -153,6 +166,8 @@ class Drive:
             verdict = self._judge()
             if verdict is not None:
                 self._drain()
+                ends = clocks.compare(self) if isinstance(verdict, AllDone) else {}
+                self.clocks = {r: clocks.clock(r, starts, ends) for r in self.ranks}
                 return verdict
 
     def _processes(self) -> tuple[int, ...]:

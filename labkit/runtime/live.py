@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING
 
 from labkit.record.program import Header
 from labkit.record.reduce import RankLog, reduce
 from labkit.runtime import sources
 from labkit.runtime.drive import Drive, Team
-from labkit.runtime.nodes import JoinedGeneration
 
 if TYPE_CHECKING:
     from labkit.view.bundle import Still
@@ -31,20 +29,14 @@ def place() -> Place | None:
 def view(team: Team, ranks: tuple[int, ...], where: Place | None) -> LiveView | None:
     """The live timeline of a run on some ranks, if it can have one.
 
-    Ranks of another machine have another clock, which only their record is set by.
+    Ranks of another machine have another clock: their times are set right when the run
+    has ended.
     """
-    if where is None or not _is_on_this_clock(team):
+    if where is None or team.elsewhere:
         return None
     from labkit.view.live import LiveView
 
     return LiveView(ranks, place=where, groups=team.ledger.groups)
-
-
-def _is_on_this_clock(team: Team) -> bool:
-    if not isinstance(team.generation, JoinedGeneration):
-        return True
-    hosts = {hello.host for hello in team.generation.hellos.values()}
-    return hosts == {socket.gethostname()}
 
 
 def broken(drive: Drive, world_size: int) -> Still:

@@ -71,7 +71,7 @@ def fail_on_one() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_ranks_of_two_nodes_join_run_fail_and_come_back(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Cluster(2 * RANKS_A_NODE, nodes="127.0.0.1:0") as cluster:
         shown = capsys.readouterr().out
@@ -84,7 +84,16 @@ def test_ranks_of_two_nodes_join_run_fail_and_come_back(
             with pytest.raises(RankFailed, match="rank 1 raised ValueError") as caught:
                 cluster.run(fail_on_one)
             assert "fail_on_one" in str(caught.value)
-            assert cluster.run(sum_of_ranks).results == [6.0] * 4
+            run = cluster.run(sum_of_ranks)
+            assert run.results == [6.0] * 4
+            assert run.record.header.clocks == ()
+            with monkeypatch.context() as patched:
+                patched.setattr(socket, "gethostname", lambda: "another machine")
+                clocks = cluster.run(sum_of_ranks).record.header.clocks
+            assert len(clocks) == 4
+            for clock in clocks:  # In truth it is one clock.
+                assert abs(clock.offset_s) <= clock.uncertainty_s
+                assert 0 < clock.uncertainty_s < 0.5
 
 
 def handshake(kernel_token: str, rank_token: str) -> list[BaseException | None]:

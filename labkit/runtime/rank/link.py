@@ -12,6 +12,7 @@ import queue
 import select
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable
 
@@ -81,7 +82,8 @@ class Link(threading.Thread):
         elif frame.kind is FrameKind.PING:
             running = self.running
             for rank in self._recorders:
-                pong = Pong(running.id if running else None, self._where(rank))
+                job_id, where = running.id if running else None, self._where(rank)
+                pong = Pong(job_id, where, frame.payload, time.monotonic())
                 self.channel.send_object(FrameKind.PONG, rank, pong)
 
 

@@ -98,10 +98,15 @@ class Failure:
 
 @dataclass(frozen=True)
 class Pong:
-    """Where the rank's main thread stands; None when it runs nothing."""
+    """Where the rank's main thread stands; None when it runs nothing.
+
+    `echo` is what the ping held; `at_s` is when it was answered, by the rank's clock.
+    """
 
     job_id: int | None
     where: str | None
+    echo: bytes
+    at_s: float
 
 
 @dataclass(frozen=True)
