@@ -23,6 +23,8 @@ from labkit.record.recorder import Recorder
 from labkit.record.reduce import RankLog
 from labkit.record.site import calling_site_of
 from labkit.runtime.rank import namespace, travel
+from labkit.runtime.rank.functional import FunctionalTransfers, UnissuedError
+from labkit.runtime.rank.meshes import real_meshes
 
 MAX_EVENTS = 5_000_000
 # What torch raises where a fake tensor's value, or how many values it has, is needed.
@@ -31,7 +33,15 @@ _NEEDS_DATA = (
     fake_tensor.DynamicOutputShapeException,
     fake_tensor.UnsupportedFakeTensorException,
 )
-_SAYS_FAKE = ("FakeTensor", "fake tensor", "for tensor subclasses")
+# What is said where its data is: by torch's C++, by `format`, by pickle.
+_SAYS_FAKE: dict[type[Exception], tuple[str, ...]] = {
+    RuntimeError: (
+        "FakeTensor", "fake tensor", "for tensor subclasses",
+        "data is not allocated yet",
+    ),
+    TypeError: ("FakeTensor.__format__",),
+    AttributeError: ("WeakValueDictionary",),
+}  # fmt: skip
 
 
 class DryRefused(UsageError):
@@ -71,6 +81,8 @@ def _record(body: bytes, world_size: int, rank: int) -> RankLog:
         fake.world(rank, world_size, recorder),
         _refused(name),
         _fake_mode(),
+        real_meshes(),
+        FunctionalTransfers(),
         recorded(recorder),
         recorder.span(f"{name}()"),
     ):
@@ -107,10 +119,20 @@ def _refused(name: str) -> Generator[None]:
         raise DryRefused(
             _why(name, error, f"needs a value ({_asked(error)})")
         ) from None
-    except RuntimeError as error:
-        if not any(word in str(error) for word in _SAYS_FAKE):
+    except UnissuedError as error:
+        raise DryRefused(_why(name, error, str(error))) from None
+    except tuple(_SAYS_FAKE) as error:
+        if not _is_about_fakes(error):
             raise
         raise DryRefused(_why(name, error, "needs the data of a tensor")) from None
+
+
+def _is_about_fakes(error: Exception) -> bool:
+    return any(
+        isinstance(error, kind) and word in str(error)
+        for kind, words in _SAYS_FAKE.items()
+        for word in words
+    )
 
 
 def _asked(error: BaseException) -> str:
