@@ -240,6 +240,7 @@ class Cluster:
         Raises:
             UsageError: The function needs values; the message has the line.
         """
+        self._check_ranks(None)
         size = self.world_size if world_size is None else world_size
         dry.check_world_size(size)
         packed = payload.pack_call(function, args, kwargs, size)

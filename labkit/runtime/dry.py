@@ -1,8 +1,8 @@
 """Dry runs from the notebook: which ranks to run, and one record of them all.
 
-Where all ranks do the same, three tell: rank 0, rank 1 and the last. If their records
-are the same but for who is who, the others are copies. If they differ, as pipeline
-stages do, or use groups of their own, every rank runs.
+Up to eight ranks all run. Of a larger world eight tell: the first, the middle and the
+last. If their records are the same but for who is who, the others are copies. If they
+differ, as pipeline stages do, or use groups of their own, every rank runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labkit.record.program import Comm, Header, without_times
 from labkit.record.reduce import RankLog, reduce
 from labkit.runtime.rank.dry import DryRefused, record_ranks
 
-MAX_WORLD, MAX_TOTAL_EVENTS = 16384, 4_000_000
+MAX_WORLD, MAX_TOTAL_EVENTS, NUM_TELLING = 16384, 4_000_000, 8
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def run(cluster: Any, body: bytes, world_size: int) -> DryRun:
         UsageError: The function needs values, or the record would be too large.
     """
     began_s = time.monotonic()
-    first = sorted({0, min(1, world_size - 1), world_size - 1})
+    first = _told_by(world_size)
     logs = _record(cluster, body, world_size, first)
     rest = [rank for rank in range(world_size) if rank not in logs]
     ran = first
@@ -101,6 +101,14 @@ def _record_mine(
     import torch.distributed as dist
 
     return record_ranks(body, world_size, dealt[dist.get_rank()])
+
+
+def _told_by(world_size: int) -> list[int]:
+    """The ranks by which others are told: who is special is at an end or half way."""
+    if world_size <= NUM_TELLING:
+        return list(range(world_size))
+    half, end = world_size // 2, world_size
+    return sorted({0, 1, 2, half - 1, half, half + 1, end - 2, end - 1})
 
 
 def _check_size(world_size: int, num_events: int) -> None:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit import Cluster, span
-from labkit.errors import RankFailed, UsageError
+from labkit.errors import ClusterClosed, RankFailed, UsageError
 from labkit.record.program import Alloc, Comm, Program, Work, without_times
 from tests.runtime import recorded_programs as programs
 from tests.runtime.lines import bare_number_of
@@ -130,6 +130,45 @@ def test_copies_of_a_rank_name_their_own_peers(cluster: Cluster) -> None:
         (r, kind, (r + step) % 5) for r in range(5)
         for kind, step in (("send", 1), ("recv", -1))
     }  # fmt: skip
+
+
+def one_is_special(special: int) -> None:
+    """One rank broadcasts, all others sum."""
+    x = torch.ones(4)
+    if dist.get_rank() == special:
+        dist.broadcast(x, special)
+    else:
+        dist.all_reduce(x)
+
+
+@pytest.mark.parametrize(("size", "special"), [(8, 5), (3, 1), (64, 2), (64, 32)])
+def test_a_rank_that_differs_from_all_others_is_found(
+    cluster: Cluster, size: int, special: int
+) -> None:
+    program = cluster.dry(one_is_special, special, world_size=size).record
+    kinds = [[e.kind for e in program.of(r) if isinstance(e, Comm)]
+             for r in range(size)]  # fmt: skip
+    expected = [["all_reduce"]] * size
+    expected[special] = ["broadcast"]
+    assert kinds == expected
+
+
+def sends_beyond(peer: int) -> None:
+    dist.send(torch.ones(2), peer)
+
+
+@pytest.mark.parametrize("peer", [2, 99])
+def test_a_peer_that_is_not_there_is_told(cluster: Cluster, peer: int) -> None:
+    for start in (cluster.dry, cluster.run):
+        with pytest.raises(RankFailed, match=f"from 0 to 1; rank . named {peer}. "):
+            start(sends_beyond, peer)
+
+
+def test_a_closed_cluster_runs_nothing_dry(nothing_left: None) -> None:
+    closed = Cluster(2, quiet=True)
+    closed.close()
+    with pytest.raises(ClusterClosed, match="was closed"):
+        closed.dry(programs.naive, steps=1)
 
 
 def test_groups_of_some_ranks_only(cluster: Cluster) -> None:

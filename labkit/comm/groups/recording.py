@@ -187,6 +187,16 @@ class RecordingGroup(dist.ProcessGroup):
         self._next_batch = 0
         recorder.new_group(uid, self.ranks)
 
+    def _global(self, group_rank: int) -> int:
+        """A member's global rank."""
+        if not 0 <= group_rank < len(self.ranks):
+            raise UsageError(
+                f"the other end of a transfer is a member of its group, from 0 to "
+                f"{len(self.ranks) - 1}; rank {self.recorder.counters.rank} named "
+                f"{group_rank}. Count from 0: the next is (rank + 1) % world_size"
+            )
+        return self.ranks[group_rank]
+
     def issue(self, method: str, kind: Kind, call: Call, args: Any, kwargs: Any) -> Any:
         """Record `call`, forward it, and return the work to wait for."""
         if self.hooks.before_issue is not None:
@@ -198,7 +208,7 @@ class RecordingGroup(dist.ProcessGroup):
         comm = self.recorder.comm(
             kind,
             self.uid,
-            peer=None if call.root is None else self.ranks[call.root],
+            peer=None if call.root is None else self._global(call.root),
             tag=call.tag,
             shapes=tuple(tuple(tensor.shape) for tensor in call.tensors),
             dtype=dtype_name(call.tensors[0].dtype) if call.tensors else "",
