@@ -6,7 +6,7 @@ world of thousands runs alone, in one thread, and its record is that of the rank
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from labkit.comm.groups import backend, isolation
 from labkit.comm.groups.recording import METHODS
+from labkit.errors import UsageError
 from labkit.record import recorder as recording
 from labkit.record.recorder import Recorder
 
@@ -55,8 +56,28 @@ class FakeGroup(dist.ProcessGroup):
         return DoneWork()
 
 
+# Of each method, the argument that holds a tensor for each rank.
+_PIECES = {
+    "allgather": 0, "reduce_scatter": 1, "gather": 0, "scatter": 1, "alltoall": 1,
+}  # fmt: skip
+
+
+def _check_pieces(method: str, args: Sequence[Any], size: int, rank: int) -> None:
+    """Hold what a backend would: nobody else is here to notice."""
+    given = args[_PIECES[method]]
+    lists = [given] if method == "alltoall" else given
+    for pieces in lists:
+        if len(pieces) != size:
+            raise UsageError(
+                f"{method} takes a tensor for each rank of its group, {size}; rank "
+                f"{rank} gave {len(pieces)}. Make them in a list over range(world_size)"
+            )
+
+
 def _done(method: str) -> Callable[..., dist.Work]:
     def issue(self: FakeGroup, *args: Any, **kwargs: Any) -> dist.Work:
+        if method in _PIECES:
+            _check_pieces(method, args, self.size(), self.rank())
         return DoneWork()
 
     issue.__name__ = method
