@@ -247,7 +247,8 @@ class RecordingGroup(dist.ProcessGroup):
         except RuntimeError:
             # Some of gloo's works have none: the wait tells the end.
             return
-        self.recorder.listen(comm_id, work.is_completed)
+        # The work says that it is over only when all who listen have been told.
+        self.recorder.listen(comm_id, future.done)
         future.add_done_callback(partial(self._heard, comm_id))
 
     def _heard(self, comm_id: int, future: Any) -> None:
