@@ -130,7 +130,6 @@ class Cluster:
         self._closed = False
         self._background: BackgroundRun | None = None
         self._team: Team | None = None
-        self._warm_team: Team | None = None
         self._dry_workers: Cluster | None = None
         if self.door is None:
             self._team = self._new_team()
@@ -324,7 +323,7 @@ class Cluster:
         if self._team is None:
             self._team = self._new_team(is_interrupted)
         printer = OutputPrinter(self.world_size)
-        if job.level == "work" and self._team is not self._warm_team:
+        if job.level == "work" and not self._team.is_warm:
             self._warm_up(printer, is_interrupted)
         view = live.view(self._team, job.ranks, place)
         drive = Drive(self._team, job, printer, is_interrupted, view)
@@ -345,7 +344,7 @@ class Cluster:
         packed = payload.pack_call(operations.warm_up, (), {}, self.world_size)
         job = self._job(packed, tuple(range(self.world_size)), filename=None)
         self._watch(Drive(self._team, job, printer, is_interrupted), printer)
-        self._warm_team = self._team
+        self._team.is_warm = True
 
     def _watch(self, drive: Drive, printer: OutputPrinter) -> Run:
         began_s = time.monotonic()

@@ -94,7 +94,10 @@ Verdict = AllDone | Raised | Died | Misfit | Interrupted | NotStarted
 
 @dataclass
 class Team:
-    """A generation of ranks and what the kernel knows of them, from run to run."""
+    """A generation of ranks and what the kernel knows of them, from run to run.
+
+    `is_warm` once they have imported what recording every operation needs.
+    """
 
     generation: Generation | JoinedGeneration
     ledger: Ledger
@@ -103,6 +106,7 @@ class Team:
     ready: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
     guard_gone: bool = False
+    is_warm: bool = False
     variables: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property

@@ -28,13 +28,13 @@ def _op(name: str) -> Any:
     return getattr(dist.ReduceOp, name.upper())
 
 
-def _sum(options: Any, op: str) -> Any:
+def _reducing(options: Any, op: str) -> Any:
     options.reduceOp = _op(op)
     return options
 
 
 def _all_reduce(out: Any, x: Any, op: str, group: str) -> dist.Work:
-    return _group(group).allreduce([out], _sum(c10d.AllreduceOptions(), op))
+    return _group(group).allreduce([out], _reducing(c10d.AllreduceOptions(), op))
 
 
 def _all_gather(out: Any, x: Any, size: int, group: str) -> dist.Work:
@@ -42,7 +42,7 @@ def _all_gather(out: Any, x: Any, size: int, group: str) -> dist.Work:
 
 
 def _reduce_scatter(out: Any, x: Any, op: str, size: int, group: str) -> dist.Work:
-    options = _sum(c10d.ReduceScatterOptions(), op)
+    options = _reducing(c10d.ReduceScatterOptions(), op)
     return _group(group)._reduce_scatter_base(out, x, options)
 
 
