@@ -103,10 +103,14 @@ class WaitEnd(NamedTuple):
 
 
 class CommEnd(NamedTuple):
-    """Transfer `target` is known to have ended, whether or not anybody waited."""
+    """Transfer `target` was seen to have ended, whether or not anybody waited.
+
+    It ended at most `unsure_s` before `at_s`.
+    """
 
     target: int
     at_s: float
+    unsure_s: float = 0.0
 
 
 class SpanStart(NamedTuple):

@@ -40,7 +40,7 @@ SCHEMA = 1
 Level: TypeAlias = Literal["comm", "work"]
 Source: TypeAlias = Literal["measured", "dry", "planned", "replayed"]
 Cause: TypeAlias = Literal["wait", "future", "storage", "event"]
-EndSource: TypeAlias = Literal["future", "wait", "event", "model"]
+EndSource: TypeAlias = Literal["future", "look", "wait", "event", "model"]
 
 
 class Clock(NamedTuple):
@@ -127,7 +127,8 @@ class Comm(NamedTuple):
     handed over (for a scatter or a gather: one rank's share). `batch` numbers the
     transfers that were issued as one. `reads` and `writes` are storages. A transfer is
     issued, arrives when the last rank that it needs has come, and has ended; what told
-    of the end is `end_source`, None where nothing did.
+    of the end is `end_source`, None where nothing did: a "future" when it ended, a
+    "look" up to `end_unsure_s` later, a late "wait" any time later.
     """
 
     rank: int
@@ -156,6 +157,7 @@ class Comm(NamedTuple):
     arrived_s: float | None = None
     ended_s: float | None = None
     end_source: EndSource | None = None
+    end_unsure_s: float = 0.0
 
     @property
     def is_p2p(self) -> bool:
@@ -343,9 +345,10 @@ class Program:
         return max((at for event in self for at in _times(event)), default=0.0)
 
 
+_LENGTHS = ("fixed_s", "end_unsure_s")
 _TIME_FIELDS: dict[type, tuple[str, ...]] = {
     kind: tuple(
-        name for name in kind._fields if name.endswith("_s") and name != "fixed_s"
+        name for name in kind._fields if name.endswith("_s") and name not in _LENGTHS
     )
     for kind in (Work, Comm, Wait, Mark, HostRead, Alloc, Free, Span, Moment)
 }
@@ -385,5 +388,5 @@ def _timeless(events: tuple[Event, ...]) -> tuple[Event, ...]:
 def _blank(event: Event) -> Event:
     times: dict[str, None] = dict.fromkeys(_TIME_FIELDS[type(event)])
     if isinstance(event, Comm):
-        return event._replace(**times, end_source=None)
+        return event._replace(**times, end_source=None, end_unsure_s=0.0)
     return event._replace(**times) if times else event

@@ -39,13 +39,13 @@ MAX_PENDING = 200_000
 MAX_FIXED_S = 3600.0
 MAX_NAME = 200
 MAX_NUMBER = 10**9
-LONGEST_SETTLE_S = 0.2
-SETTLE_PAUSE_S = 0.0002
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _now_s = time.monotonic
 _thread_id = threading.get_ident
+# What a NamedTuple's own constructor does, in half the time: a span may cost 2 us.
+_made = tuple.__new__
 
 
 class Abandoned(RuntimeError):
@@ -110,7 +110,8 @@ class Recorder:
         self._pair_seq: Counter[Any] = Counter()
         self._lanes: dict[int, int] = {_thread_id(): 0}
         self._caveats: set[str] = set()
-        self._listening: dict[int, Callable[[], bool]] = {}
+        self._under_way: dict[int, Callable[[], bool]] = {}
+        self._looked_s = 0.0
 
     def begin(self) -> None:
         """A run begins on the calling thread: lane 0, and nothing dropped so far."""
@@ -122,11 +123,15 @@ class Recorder:
         self._streams.clear()
         self._current_stream.clear()
         self._caveats.clear()
-        self._listening.clear()
+        self._under_way.clear()
 
     def lane(self) -> int:
         """The calling thread's number: 0 for the thread that made the recorder."""
-        return self._lanes.setdefault(_thread_id(), len(self._lanes))
+        thread = _thread_id()
+        known = self._lanes.get(thread)
+        if known is None:
+            return self._lanes.setdefault(thread, len(self._lanes))
+        return known
 
     def adopt_thread(self) -> None:
         """Make the calling thread lane 0: the one that runs the learner's function."""
@@ -187,6 +192,8 @@ class Recorder:
         writes: tuple[int, ...] = (),
     ) -> CommStart:
         """Record that a transfer is issued now, and return its event."""
+        if self._under_way:
+            self.look()
         pair = (group, kind, peer, tag)
         counter = self._pair_seq if kind in P2P else self._group_seq
         key = pair if kind in P2P else group
@@ -207,25 +214,36 @@ class Recorder:
         """Record that the calling thread stands still until transfer `target` ends."""
         return Waiting(self, target)
 
-    def listen(self, target: int, is_over: Callable[[], bool]) -> None:
-        """Expect to hear from the backend when transfer `target` ends: see `settle`."""
-        self._listening[target] = is_over
+    def follow(self, target: int, is_over: Callable[[], bool]) -> None:
+        """Look from now on whether transfer `target` is over: see `look`."""
+        self._under_way[target] = is_over
 
     def ended(self, target: int) -> None:
-        """Record that a transfer is known to have ended."""
-        self.add(CommEnd(target, _now_s()))
-        self._listening.pop(target, None)
+        """Record that a transfer that is followed ends now: the backend says so."""
+        if self._under_way.pop(target, None) is not None:
+            self.add(CommEnd(target, _now_s()))
 
-    def settle(self) -> None:
-        """Wait to hear of the transfers that are over; of those only, and not for long.
+    def unfollow(self, target: int) -> None:
+        """Look no longer: its end is known otherwise."""
+        self._under_way.pop(target, None)
 
-        Whoever waits in C++ goes on before the backend's thread has told us.
+    @property
+    def follows_any(self) -> bool:
+        """Whether a transfer is under way whose end is looked for."""
+        return bool(self._under_way)
+
+    def look(self) -> None:
+        """Record which of the transfers that are followed have ended since last time.
+
+        At level "comm" nobody else tells. The backend's thread could, as it does at
+        level "work"; but it would wait for the interpreter's lock, and with it the
+        transfers behind.
         """
-        deadline_s = _now_s() + LONGEST_SETTLE_S
-        while any(is_over() for is_over in list(self._listening.values())):
-            if _now_s() > deadline_s:
-                return
-            time.sleep(SETTLE_PAUSE_S)
+        looked_s, self._looked_s = self._looked_s, _now_s()
+        for target, is_over in list(self._under_way.items()):
+            if is_over() and self._under_way.pop(target, None) is not None:
+                now_s = _now_s()
+                self.add(CommEnd(target, now_s, now_s - looked_s))
 
     def new_mark(self) -> int:
         """The number of a mark that a stream will come to."""
@@ -283,11 +301,14 @@ class Waiting:
 
     def __enter__(self) -> None:
         recorder = self._recorder
+        if recorder.follows_any:
+            recorder.look()
         recorder.add(WaitStart(self._target, recorder.lane(), _now_s()))
 
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         if kind is None or not issubclass(kind, Abandoned):
             self._recorder.add(WaitEnd(self._target, _now_s(), ok=kind is None))
+            self._recorder.unfollow(self._target)
 
 
 class Span:
@@ -311,29 +332,27 @@ class Span:
         self._recorder = recorder
         self._micro_batch = micro_batch
         self._stage = stage
-        self._open: list[Any] = []
+        # Innermost first: (recorder, lane, range, the one around it).
+        self._open: Any = None
 
     def __enter__(self) -> None:
-        recorder = self._recorder
-        if recorder is None:
-            recorder = current()
+        recorder = self._recorder or current()
         lane = recorder.lane()
-        recorder.add(
-            SpanStart(self._name, lane, _now_s(), self._micro_batch, self._stage)
-        )
+        start = (self._name, lane, _now_s(), self._micro_batch, self._stage)
+        recorder.add(_made(SpanStart, start))
         seen = ranges.enter(self._name) if ranges.watched() else None
-        self._open.append((recorder, lane, seen))
+        self._open = (recorder, lane, seen, self._open)
 
     def __exit__(self, *raised: object) -> None:
-        if not self._open:
+        if self._open is None:
             raise UsageError(
                 f"a span ends after it began; {self._name!r} was left more often than "
                 f"it was entered. Use it as `with span({self._name!r}):`"
             )
-        recorder, lane, seen = self._open.pop()
+        recorder, lane, seen, self._open = self._open
         if seen is not None:
             ranges.leave(seen)
-        recorder.add(SpanEnd(lane, _now_s()))
+        recorder.add(_made(SpanEnd, (lane, _now_s())))
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """The function, with each of its calls as a span."""

@@ -19,9 +19,10 @@ from labkit.record import program as kept
 from labkit.record.groups import canonical
 from labkit.record.matching import Call, Matches
 from labkit.record.program import Event, Header, Program, Traffic
-from labkit.record.track import Track
+from labkit.record.track import End, Track
 
 _SAME_CLOCK = kept.Clock()
+_NOT_KNOWN = End()
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class _Ending:
             return event
         call = next(self._calls)
         partners = self._matches.of(call)
-        end, source = self._track.ends.get(call.comm.id, (None, None))
+        end = self._track.ends.get(call.comm.id, _NOT_KNOWN)
         taken = partners[0].rank if event.kind == "recv" and partners else event.peer
         group_seq, pair_seq = self._matches.numbers(call)
         return event._replace(
@@ -160,9 +161,10 @@ class _Ending:
             group_seq=group_seq,
             pair_seq=pair_seq,
             peer=taken,
-            arrived_s=self._arrival(call, partners, end),
-            ended_s=end,
-            end_source=source,
+            arrived_s=self._arrival(call, partners, end.at),
+            ended_s=end.at,
+            end_source=end.source,
+            end_unsure_s=end.unsure_s,
         )
 
     def _arrival(

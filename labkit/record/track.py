@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.record import events as told
 from labkit.record import program as kept
@@ -16,6 +16,14 @@ from labkit.record.program import Event, Race
 
 STEP = "step"
 COMPUTE = "compute"
+
+
+class End(NamedTuple):
+    """When a transfer ended, who told, and how long before it may have been."""
+
+    at: float | None = None
+    source: kept.EndSource | None = None
+    unsure_s: float = 0.0
 
 
 class Track:
@@ -32,7 +40,7 @@ class Track:
         self.order: list[str] = []
         self.groups: dict[str, tuple[int, ...]] = {}
         self.drafts: list[Event] = []
-        self.ends: dict[int, tuple[float, kept.EndSource]] = {}
+        self.ends: dict[int, End] = {}
         self.races: list[Race] = []
         self.caveats: list[told.Caveat] = []
         self.first_id: int | None = None
@@ -63,7 +71,10 @@ class Track:
             case told.WaitEnd():
                 self._end_wait(event)
             case told.CommEnd():
-                self._learn_end(event.target, self._at(event.at_s), "future")
+                source = "look" if event.unsure_s else "future"
+                self._learn_end(
+                    event.target, self._at(event.at_s), source, event.unsure_s
+                )
             case told.SpanStart():
                 self._open_span(event)
             case told.SpanEnd():
@@ -219,10 +230,13 @@ class Track:
         if event.ok:
             self._learn_end(event.target, at, "wait")
 
-    def _learn_end(self, target: int, at: float, source: kept.EndSource) -> None:
+    def _learn_end(
+        self, target: int, at: float, source: kept.EndSource, unsure_s: float = 0.0
+    ) -> None:
         """Of two that tell of an end, the earlier one knows better."""
-        if target not in self.ends or at < self.ends[target][0]:
-            self.ends[target] = at, source
+        known = self.ends.get(target)
+        if known is None or known.at is None or at < known.at:
+            self.ends[target] = End(at, source, unsure_s)
 
     def _open_span(self, event: told.SpanStart) -> None:
         self._fill(event.at_s, event.lane)

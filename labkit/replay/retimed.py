@@ -56,8 +56,8 @@ def _retimed(rank: Rank, position: int) -> Event:
     match event:
         case Comm():
             transfer = rank.transfers[event.id]
-            ended = (host_s, transfer.arrived_s, transfer.ended_s, "model")
-            return Comm._make((*event[:-4], *ended))
+            ended = (host_s, transfer.arrived_s, transfer.ended_s, "model", 0.0)
+            return Comm._make((*event[:-5], *ended))
         case Wait():
             times = (rank.start_s[position], rank.end_s[position])
             return Wait._make((*event[:-3], *times, event.ok))

@@ -79,14 +79,13 @@ def test_the_bubble_counts_the_longest_span_and_not_the_makespan() -> None:
     assert m.step_s == near(4.0)
 
 
-def overlapped(hidden: float, *, end_source: str = "future") -> Program:
+def overlapped(hidden: float, **end: Any) -> Program:
     """Two ranks: a transfer from 1 to 3, compute until 1 + `hidden`, then a wait."""
     both = made.ranks(2)
     for rank in both:
         with rank.span("step", 0.0, 4.0):
             rank.work(0.0, 1.0)
-            comm = rank.comm("all_reduce", 1.0, 3.0, 1.0, is_async=True,
-                             end_source=end_source)  # fmt: skip
+            comm = rank.comm("all_reduce", 1.0, 3.0, 1.0, is_async=True, **end)
             rank.work(1.0, 1.0 + hidden)
             rank.wait(comm, 1.0 + hidden, max(3.0, 1.0 + hidden))
             rank.work(max(3.0, 1.0 + hidden), 4.0)
@@ -108,6 +107,16 @@ def test_an_end_that_only_a_late_wait_tells_hides_nothing_and_is_said() -> None:
     assert not m.bandwidths
     assert any("only a late wait tells the end" in note for note in m.notes)
     assert any("tell no bandwidth" in note for note in m.notes)
+
+
+@pytest.mark.parametrize(("unsure_s", "is_known"), [(0.1, True), (0.5, False)])
+def test_an_end_that_was_seen_too_late_tells_no_bandwidth_and_is_said(
+    unsure_s: float, is_known: bool
+) -> None:
+    m = measure(overlapped(1.5, end_source="look", end_unsure_s=unsure_s))
+    assert m.overlap == near(0.75)
+    assert bool(m.bandwidths) == is_known
+    assert any("was seen some time after it" in n for n in m.notes) != is_known
 
 
 def test_waits_inside_cpp_have_no_times_and_that_is_said() -> None:

@@ -10,7 +10,15 @@ import torch
 
 from labkit.errors import UsageError
 from labkit.record import recorder as recording
-from labkit.record.events import Caveat, Moment, Operation, SpanEnd, SpanStart
+from labkit.record.events import (
+    Caveat,
+    CommEnd,
+    CommStart,
+    Moment,
+    Operation,
+    SpanEnd,
+    SpanStart,
+)
 from labkit.record.recorder import Recorder, fixed, mark, span
 
 
@@ -142,28 +150,43 @@ def test_a_caveat_is_told_once_a_run(mine: Recorder) -> None:
     assert len(mine.drain()) == 1
 
 
-def test_settling_waits_for_what_is_over_and_for_nothing_else() -> None:
+def test_a_look_tells_of_each_end_once_and_how_unsure_it_is() -> None:
     recorder = Recorder()
-    asked: list[bool] = []
-
-    def is_over() -> bool:
-        asked.append(True)
-        if len(asked) == 3:
-            recorder.ended(7)
-        return True
-
-    recorder.listen(7, is_over)
-    recorder.listen(8, lambda: False)
-    recorder.settle()
-    assert [event.target for event in recorder.drain()] == [7]  # type: ignore[union-attr]
-    assert len(asked) == 3
-
-
-def test_settling_ends_though_nobody_tells() -> None:
-    recorder = Recorder()
-    recorder.listen(7, lambda: True)
-    recorder.settle()
+    over: set[int] = set()
+    for target in (7, 8):
+        recorder.follow(target, lambda target=target: target in over)
+    recorder.look()
     assert recorder.drain() == []
+    over.add(8)
+    recorder.look()
+    recorder.look()
+    (end,) = recorder.drain()
+    assert isinstance(end, CommEnd)
+    assert end.target == 8
+    assert 0 < end.unsure_s < 1.0
+
+
+def test_what_the_backend_tells_is_exact_and_only_of_what_is_followed() -> None:
+    recorder = Recorder()
+    recorder.follow(7, lambda: True)
+    recorder.ended(7)
+    recorder.ended(7)
+    recorder.ended(9)
+    recorder.look()
+    (end,) = recorder.drain()
+    assert isinstance(end, CommEnd)
+    assert (end.target, end.unsure_s) == (7, 0.0)
+
+
+def test_whoever_issues_or_waits_looks_and_a_wait_ends_the_following() -> None:
+    recorder = Recorder()
+    recorder.follow(7, lambda: True)
+    recorder.comm("barrier", "g")
+    assert [type(event) for event in recorder.drain()] == [CommEnd, CommStart]
+    recorder.follow(0, lambda: False)
+    with recorder.waiting(0):
+        pass
+    assert not recorder.follows_any
 
 
 @pytest.mark.parametrize(

@@ -237,21 +237,22 @@ class RecordingGroup(dist.ProcessGroup):
         if kind in P2P:
             self._keep(comm.id, inner)
         elif self._futures_tell and not _is_waited_at_once(args):
-            self._listen(comm.id, inner)
+            self._follow(comm.id, inner)
         return RecordedWork(inner, comm, self, ready)
 
-    def _listen(self, comm_id: int, work: dist.Work) -> None:
-        """Hear from the backend's thread when a transfer has ended."""
+    def _follow(self, comm_id: int, work: dist.Work) -> None:
+        """Have the recorder look for a transfer's end; at level "work", be told."""
         try:
             future = work.get_future()
         except RuntimeError:
             # Some of gloo's works have none: the wait tells the end.
             return
-        # The work says that it is over only when all who listen have been told.
-        self.recorder.listen(comm_id, future.done)
-        future.add_done_callback(partial(self._heard, comm_id))
+        # The work itself says that it is over only when all who listen have been told.
+        self.recorder.follow(comm_id, future.done)
+        if self.recorder.observer is not None:
+            future.add_done_callback(partial(self._told, comm_id))
 
-    def _heard(self, comm_id: int, future: Any) -> None:
+    def _told(self, comm_id: int, future: Any) -> None:
         self.recorder.ended(comm_id)
 
     def _keep(self, comm_id: int, work: dist.Work) -> None:

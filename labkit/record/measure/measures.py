@@ -201,16 +201,30 @@ def _notes(
             f"{untimed} waits happened inside C++ and have no times: exposed "
             "communication is at least this much. A replay gives them times."
         )
+    yield from _roughly_known(together)
+    if found.unended:
+        yield f"{len(found.unended)} calls have no known end, and are not counted."
+    if num_unknown:
+        yield f"{num_unknown} transfers tell no bandwidth: their length is not known."
+
+
+def _roughly_known(together: Mapping[tuple[int, int], Transfer]) -> Iterator[str]:
+    """Of how many transfers the end is known less well than their length."""
     late_known = {
         id(t) for t in together.values() for p in t.parts
-        if p.comm.ended_s is not None and not p.end_is_known
+        if p.comm.end_source == "wait" and not p.end_is_known
     }  # fmt: skip
     if late_known:
         yield (
             f"Of {len(late_known)} transfers only a late wait tells the end: what they "
             "hid before it is not counted as overlap."
         )
-    if found.unended:
-        yield f"{len(found.unended)} calls have no known end, and are not counted."
-    if num_unknown:
-        yield f"{num_unknown} transfers tell no bandwidth: their length is not known."
+    seen_late = {
+        id(t) for t in together.values() for p in t.parts
+        if p.comm.end_source == "look" and not p.end_is_known
+    }  # fmt: skip
+    if seen_late:
+        yield (
+            f"Of {len(seen_late)} transfers the end was seen some time after it: their "
+            'lengths are at most what is told. record="work" knows them better.'
+        )

@@ -13,6 +13,8 @@ from labkit.record.ahead import runs_ahead
 from labkit.record.program import Comm, Program, Wait, Work
 from labkit.record.soundness import SAME_S
 
+SURE_SHARE = 0.1
+
 Key: TypeAlias = tuple[object, ...]
 
 
@@ -29,10 +31,12 @@ class Part(NamedTuple):
 
     @property
     def end_is_known(self) -> bool:
-        """Whether the end is when it ended, and not when somebody came to look."""
+        """Whether the end is when it ended, and not when somebody came to see."""
         comm = self.comm
         if comm.ended_s is None or comm.arrived_s is None:
             return False
+        if comm.end_source == "look":
+            return comm.end_unsure_s <= SURE_SHARE * (comm.ended_s - comm.arrived_s)
         if comm.end_source != "wait" or not comm.is_async:
             return True
         return self.watched_s is not None and self.watched_s <= comm.arrived_s + SAME_S

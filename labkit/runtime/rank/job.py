@@ -53,7 +53,7 @@ def run(job: Job) -> Any:
     mine.begin()
     with recorded(mine) if job.level == "work" else nullcontext():
         result = _run(job)
-    mine.settle()
+    mine.look()
     return result
 
 

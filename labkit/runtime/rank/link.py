@@ -49,6 +49,8 @@ class Link(threading.Thread):
                 ready, _, _ = select.select([self.channel.sock], [], [], timeout_s)
                 for frame in self.channel.receive() if ready else ():
                     self._handle(frame)
+                for recorder in self._recorders.values():
+                    recorder.look()
                 self.flush()
         except (EOFError, OSError):
             end_process_group()
