@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record
 from labkit.errors import CheckFailed, LabkitError, UsageError
+from labkit.record.program import Level
 
 Answer = Callable[..., Any]
 Where = Literal["threads", "processes"]
@@ -32,9 +33,17 @@ class Stage(Protocol):
     """Where cases are played: real ranks in a notebook, a fake in a test."""
 
     def play(
-        self, where: Where, world_size: int, body: Callable[..., Any], *args: Any
+        self,
+        where: Where,
+        world_size: int,
+        body: Callable[..., Any],
+        *args: Any,
+        level: Level = "comm",
     ) -> Played:
-        """Run `body(*args)` on every rank of a fresh world, under rendezvous."""
+        """Run `body(*args)` on every rank of a fresh world, under rendezvous.
+
+        At level "work" the record says what memory came and went.
+        """
         ...
 
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 from labkit.checks.exercise import Played, Where
 from labkit.checks.show import notebook_shell
 from labkit.errors import RunError, TravelError
+from labkit.record.program import Level
 from labkit.runtime.cluster import BackgroundRun, Cluster, Run
 
 LIMIT_S = {"threads": 5.0, "processes": 10.0}
@@ -56,13 +57,18 @@ class RankStage:
         return self._printed.getvalue()
 
     def play(
-        self, where: Where, world_size: int, body: Callable[..., Any], *args: Any
+        self,
+        where: Where,
+        world_size: int,
+        body: Callable[..., Any],
+        *args: Any,
+        level: Level = "comm",
     ) -> Played:
         """Run `body(*args)` on every rank; raises for nothing that ranks do."""
         cluster = self._cluster(where, world_size)
         try:
             with _captured(self._printed):
-                run = _run_for(LIMIT_S[where], cluster, body, args)
+                run = _run_for(LIMIT_S[where], cluster, level, body, args)
         except (RunError, TravelError) as error:
             self._drop(where, world_size)
             record = error.events if isinstance(error, RunError) else ()
@@ -89,10 +95,14 @@ class RankStage:
 
 
 def _run_for(
-    limit_s: float, cluster: Cluster, body: Callable[..., Any], args: Sequence[Any]
+    limit_s: float,
+    cluster: Cluster,
+    level: Level,
+    body: Callable[..., Any],
+    args: Sequence[Any],
 ) -> Run:
     """Run in the background, so that an answer which never returns can be stopped."""
-    started: Any = cluster.run(body, *args, background=True)
+    started: Any = cluster.run(body, *args, record=level, background=True)
     background = cast(BackgroundRun, started)
     try:
         return background.wait(limit_s)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from labkit.checks import verify
+from labkit.checks import messages, verify
 from labkit.checks.exercise import Answer, Exercise, Judged, Played, Stage, Where
 from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record, plural
-from labkit.errors import CyclicWaitError, LabkitError
 from labkit.record import recorder as recording
-from labkit.record.events import CommStart
 
 RETURNED = "exchange returned"
 STALE, OVERWRITTEN = 99, 88
@@ -127,7 +125,7 @@ def faults_of(pattern: Pattern, played: Played) -> Iterator[Fault]:
     """Judge one pattern: what arrived, in how many messages, in how many rounds."""
     left_open = _not_waited_for(played.record)
     if played.error is not None and left_open is None:
-        yield from _failed(pattern, played.error)
+        yield from messages.failed(pattern.name, played.error, schedule=True)
         return
     values = left_open or _values(pattern, played.results)
     if values is not None:
@@ -141,31 +139,21 @@ def faults_of(pattern: Pattern, played: Played) -> Iterator[Fault]:
 
 def _not_waited_for(record: Record) -> str | None:
     """Every transfer has ended when the function returns."""
-    for rank in range(len(record)):
-        if not verify.count_marks(record, RETURNED)[rank]:
-            continue
-        returned = verify.find_mark(record, rank, RETURNED)
-        for comm in verify.not_waited_for(record, rank, returned):
-            if comm.kind == "recv":
-                return (
-                    f"rank {rank} must hold what rank {comm.peer} sent when exchange "
-                    f"returns: recv_M is stale, its {_call(comm)} was not waited for; "
-                    "call .wait() on it"
-                )
-            return (
-                "the buffer changed before the send had ended: the caller may "
-                f"overwrite send_N at once, and rank {rank}'s {_call(comm)} was not "
-                "waited for; call .wait() on it"
-            )
-    return None
-
-
-def _call(comm: CommStart) -> str:
-    """`send to 1 (line 3)`."""
-    verb = {"send": "send to", "recv": "receive from"}.get(comm.kind, comm.kind)
-    peer = "" if comm.peer is None else f" {comm.peer}"
-    line = verify.line_of(comm.site)
-    return f"{verb}{peer}{f' ({line})' if line else ''}"
+    found = messages.not_waited_for(record, RETURNED)
+    if found is None:
+        return None
+    rank, comm = found
+    if comm.kind == "recv":
+        return (
+            f"rank {rank} must hold what rank {comm.peer} sent when exchange returns: "
+            f"recv_M is stale, its {messages.call(comm)} was not waited for; call "
+            ".wait() on it"
+        )
+    return (
+        "the buffer changed before the send had ended: the caller may overwrite send_N "
+        f"at once, and rank {rank}'s {messages.call(comm)} was not waited for; call "
+        ".wait() on it"
+    )
 
 
 def _values(pattern: Pattern, results: Sequence[object]) -> str | None:
@@ -214,23 +202,6 @@ def _rounds(pattern: Pattern, record: Record) -> Iterator[Fault]:
             "then wait for both"
         )
         yield Fault(Property.SCHEDULE, pattern.name, message, KEPT_FOR_MORE_ROUNDS)
-
-
-def _failed(pattern: Pattern, error: LabkitError) -> Iterator[Fault]:
-    """A run that did not end; a circle of waits is the schedule's fault."""
-    if not isinstance(error, CyclicWaitError):
-        yield Fault(Property.VALUES, pattern.name, str(error))
-        return
-    text = "the ranks wait for each other for ever, and nothing was received"
-    yield Fault(Property.VALUES, pattern.name, text)
-    calls: Mapping[int, CommStart | None] = getattr(error.finding, "calls", {})
-    waits = [f"rank {rank} {_verb(call)}" for rank, call in calls.items() if call]
-    message = f"cyclic: {', '.join(waits)}; start one without waiting for its end"
-    yield Fault(Property.SCHEDULE, pattern.name, message)
-
-
-def _verb(comm: CommStart) -> str:
-    return _call(comm).replace("send", "sends", 1).replace("receive", "receives", 1)
 
 
 EXERCISE = Exercise(

@@ -1,0 +1,283 @@
+"""Answers to the exercises of lesson 01: right ones, and wrong ones by name.
+
+They stand on their own, as a learner's would: nothing of labkit is used.
+"""
+
+# Learners write no annotations.
+# ruff: noqa: ANN001, ANN201
+
+import torch
+import torch.distributed as dist
+
+
+def exchange(send_N, to, recv_M, frm, group):
+    incoming = dist.irecv(recv_M, src=frm, group=group)
+    outgoing = dist.isend(send_N, dst=to, group=group)
+    incoming.wait()
+    outgoing.wait()
+
+
+def cut(x_N, p):
+    whole, more = divmod(x_N.numel(), p)
+    return x_N.split([whole + (number < more) for number in range(p)])
+
+
+# 1.1
+
+
+def by_tree(x_N, root, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    place = (rank - root) % p
+    step = 1
+    while step < p:
+        if place < step and place + step < p:
+            dist.send(x_N, (place + step + root) % p, group=group)
+        elif step <= place < 2 * step:
+            dist.recv(x_N, (place - step + root) % p, group=group)
+        step *= 2
+
+
+def by_halving_the_range(x_N, root, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    place, low, high = (rank - root) % p, 0, p
+    while high - low > 1:
+        middle = (low + high + 1) // 2
+        if place == low:
+            dist.send(x_N, (middle + root) % p, group=group)
+        elif place == middle:
+            dist.recv(x_N, (low + root) % p, group=group)
+        low, high = (low, middle) if place < middle else (middle, high)
+
+
+def root_to_all(x_N, root, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    if rank != root:
+        dist.recv(x_N, root, group=group)
+        return
+    for peer in range(p):
+        if peer != root:
+            dist.send(x_N, peer, group=group)
+
+
+def chain(x_N, root, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    place = (rank - root) % p
+    if place:
+        dist.recv(x_N, (rank - 1) % p, group=group)
+    if place < p - 1:
+        dist.send(x_N, (rank + 1) % p, group=group)
+
+
+def absolute_ranks(x_N, root, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    step = 1
+    while step < p:
+        if rank < step and rank + step < p:
+            dist.send(x_N, rank + step, group=group)
+        elif step <= rank < 2 * step:
+            dist.recv(x_N, rank - step, group=group)
+        step *= 2
+
+
+def one_too_far(x_N, root, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    place = (rank - root) % p
+    step = 1
+    while step < p:
+        if place < step and place + step <= p:
+            dist.send(x_N, place + step + root, group=group)
+        elif step <= place < 2 * step:
+            dist.recv(x_N, (place - step + root) % p, group=group)
+        step *= 2
+
+
+def the_backends_broadcast(x_N, root, group):
+    dist.broadcast(x_N, root, group=group)
+
+
+def not_waited_for(x_N, root, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    place = (rank - root) % p
+    step = 1
+    while step < p:
+        if place < step and place + step < p:
+            dist.isend(x_N, (place + step + root) % p, group=group)
+        elif step <= place < 2 * step:
+            dist.recv(x_N, (place - step + root) % p, group=group)
+        step *= 2
+
+
+# 1.2
+
+
+def ring_sums(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    mine = cut(x_N, p)
+    partial = mine[(rank - 1) % p].clone()
+    for step in range(p - 1):
+        own = mine[(rank - step - 2) % p]
+        arrived = torch.empty_like(own)
+        exchange(partial, (rank + 1) % p, arrived, (rank - 1) % p, group)
+        partial = arrived.add_(own)
+    return partial
+
+
+def the_other_way_round(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    mine = cut(x_N, p)
+    partial = mine[(rank + 1) % p].clone()
+    for step in range(p - 1):
+        own = mine[(rank + step + 2) % p]
+        arrived = torch.empty_like(own)
+        exchange(partial, (rank - 1) % p, arrived, (rank + 1) % p, group)
+        partial = arrived + own
+    return partial
+
+
+def whole_arrays(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    total, passed = x_N.clone(), x_N.clone()
+    for _ in range(p - 1):
+        arrived = torch.empty_like(x_N)
+        exchange(passed, (rank + 1) % p, arrived, (rank - 1) % p, group)
+        total += arrived
+        passed = arrived
+    return cut(total, p)[rank].clone()
+
+
+def off_by_one(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    mine = cut(x_N, p)
+    partial = mine[rank].clone()
+    for step in range(p - 1):
+        own = mine[(rank - step - 1) % p]
+        arrived = torch.empty_like(own)
+        exchange(partial, (rank + 1) % p, arrived, (rank - 1) % p, group)
+        partial = arrived + own
+    return partial
+
+
+def torchs_chunks(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    mine = list(x_N.chunk(p))
+    mine += [x_N[:0]] * (p - len(mine))
+    partial = mine[(rank - 1) % p].clone()
+    for step in range(p - 1):
+        own = mine[(rank - step - 2) % p]
+        arrived = torch.empty_like(own)
+        exchange(partial, (rank + 1) % p, arrived, (rank - 1) % p, group)
+        partial = arrived + own
+    return partial
+
+
+def into_x_itself(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    mine = cut(x_N, p)
+    for step in range(p - 1):
+        own = mine[(rank - step - 2) % p]
+        arrived = torch.empty_like(own)
+        sent = mine[(rank - step - 1) % p]
+        exchange(sent, (rank + 1) % p, arrived, (rank - 1) % p, group)
+        own += arrived
+    return mine[rank].clone()
+
+
+def everything_kept(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    mine = cut(x_N, p)
+    kept = [mine[(rank - 1) % p].clone()]
+    for step in range(p - 1):
+        own = mine[(rank - step - 2) % p]
+        arrived = torch.empty_like(own)
+        exchange(kept[-1], (rank + 1) % p, arrived, (rank - 1) % p, group)
+        kept += [arrived, arrived + own]
+    return kept[-1]
+
+
+def straight_to_each(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    mine = cut(x_N, p)
+    total = mine[rank].clone()
+    for shift in range(1, p):
+        arrived = torch.empty_like(total)
+        to, frm = (rank + shift) % p, (rank - shift) % p
+        exchange(mine[to], to, arrived, frm, group)
+        total += arrived
+    return total
+
+
+def returns_nothing(x_N, group):
+    ring_sums(x_N, group)
+
+
+# 1.3
+
+
+def ring_sum_everywhere(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    right, left = (rank + 1) % p, (rank - 1) % p
+    parts = cut(x_N, p)
+    scratch = torch.empty_like(parts[0])
+    for step in range(p - 1):
+        own = parts[(rank - step - 2) % p]
+        arrived = scratch[: own.numel()]
+        exchange(parts[(rank - step - 1) % p], right, arrived, left, group)
+        own += arrived
+    for step in range(p - 1):
+        known, missing = parts[(rank - step) % p], parts[(rank - step - 1) % p]
+        exchange(known, right, missing, left, group)
+
+
+def from_two_halves(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    parts = cut(x_N, p)
+    parts[rank].copy_(ring_sums(x_N, group))
+    for step in range(p - 1):
+        known, missing = parts[(rank - step) % p], parts[(rank - step - 1) % p]
+        exchange(known, (rank + 1) % p, missing, (rank - 1) % p, group)
+
+
+def gathers_whole_arrays(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    passed = x_N.clone()
+    for _ in range(p - 1):
+        arrived = torch.empty_like(x_N)
+        exchange(passed, (rank + 1) % p, arrived, (rank - 1) % p, group)
+        x_N += arrived
+        passed = arrived
+
+
+def a_mean(x_N, group):
+    ring_sum_everywhere(x_N, group)
+    if x_N.is_floating_point():
+        x_N.div_(dist.get_world_size(group))
+    else:
+        x_N.floor_divide_(dist.get_world_size(group))
+
+
+def buffers_in_a_list(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    parts = cut(x_N, p)
+    buffers = [torch.empty_like(parts[0]) for _ in range(2 * (p - 1))]
+    for step in range(p - 1):
+        own = parts[(rank - step - 2) % p]
+        arrived = buffers[step][: own.numel()]
+        sent = parts[(rank - step - 1) % p]
+        exchange(sent, (rank + 1) % p, arrived, (rank - 1) % p, group)
+        own += arrived
+    for step in range(p - 1):
+        missing = parts[(rank - step - 1) % p]
+        arrived = buffers[p - 1 + step][: missing.numel()]
+        sent = parts[(rank - step) % p]
+        exchange(sent, (rank + 1) % p, arrived, (rank - 1) % p, group)
+        missing.copy_(arrived)
+
+
+def half_of_it(x_N, group):
+    cut(x_N, dist.get_world_size(group))[dist.get_rank(group)].copy_(
+        ring_sums(x_N, group)
+    )
+
+
+def the_backends_all_reduce(x_N, group):
+    dist.all_reduce(x_N, group=group)

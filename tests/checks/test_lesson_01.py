@@ -1,0 +1,145 @@
+"""Each check of lesson 01 against right answers, named wrong ones, and mutants."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit.checks import assess, run
+from labkit.checks.exercise import Played, find
+from labkit.checks.lesson_01 import all_reduce
+from labkit.checks.lesson_01 import case as cases
+from labkit.checks.lesson_01.case import Came, Case
+from labkit.checks.run import RankStage
+from labkit.checks.verdict import Verdict
+from tests.checks import answers_01 as answers
+from tests.mutants import Mutant, mutants
+
+NAMES = {
+    "torch": torch, "dist": dist, "exchange": answers.exchange, "cut": answers.cut,
+    "ring_sums": answers.ring_sums,
+}  # fmt: skip
+FULL = {"1.1": [4, 3, 3], "1.2": [4, 4, 2], "1.3": [4, 4, 2]}
+REFERENCE = {
+    "1.1": answers.by_tree,
+    "1.2": answers.ring_sums,
+    "1.3": answers.ring_sum_everywhere,
+}
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[RankStage]:
+    """Ranks that the tests of this file share: they start once."""
+    with RankStage() as ranks:
+        yield ranks
+
+
+def judged(stage: RankStage, exercise: str, answer: Callable[..., Any]) -> Verdict:
+    return assess(find(exercise), answer, stage, seed=None)
+
+
+def points(verdict: Verdict) -> list[int]:
+    return [line.points for line in verdict.lines]
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+@pytest.mark.parametrize("exercise", FULL)
+def test_the_reference_passes_for_any_seed(
+    stage: RankStage, exercise: str, seed: int | None
+) -> None:
+    verdict = assess(find(exercise), REFERENCE[exercise], stage, seed=seed)
+    assert points(verdict) == FULL[exercise], str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer"),
+    [
+        ("1.1", answers.by_halving_the_range),
+        ("1.2", answers.the_other_way_round),
+        ("1.3", answers.from_two_halves),
+    ],
+)
+def test_other_right_answers_pass(
+    stage: RankStage, exercise: str, answer: Callable[..., Any]
+) -> None:
+    verdict = judged(stage, exercise, answer)
+    assert points(verdict) == FULL[exercise], str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "expected", "message"),
+    [
+        ("1.1", answers.root_to_all, [4, 0, 0], "a tree's sends at most 2"),
+        ("1.1", answers.chain, [4, 3, 0], "rounds, 2 are enough for 4 ranks"),
+        ("1.1", answers.absolute_ranks, [0, 0, 0], "rank 0 sent before it had rec"),
+        ("1.1", answers.one_too_far, [0, 0, 0], "a member of its group"),
+        ("1.1", answers.the_backends_broadcast, [4, 0, 3], "1 broadcast of the back"),
+        ("1.1", answers.not_waited_for, [0, 0, 0], "was not waited for"),
+        ("1.2", answers.whole_arrays, [4, 0, 0], "(p - 1) / p of x"),
+        ("1.2", answers.off_by_one, [0, 0, 0], "complete, chunk 0 expected"),
+        ("1.2", answers.torchs_chunks, [0, 0, 0], "balanced chunks have ["),
+        ("1.2", answers.into_x_itself, [0, 0, 0], "x_N must be as it was"),
+        ("1.2", answers.everything_kept, [4, 4, 0], "chunks of scratch"),
+        ("1.2", answers.straight_to_each, [4, 0, 2], "a ring turns one way"),
+        ("1.2", answers.returns_nothing, [0, 0, 0], "must return its chunk; got None"),
+        ("1.3", answers.gathers_whole_arrays, [4, 0, 0], "2 (p - 1) / p of x"),
+        ("1.3", answers.a_mean, [0, 0, 0], "a sum is not a mean"),
+        ("1.3", answers.buffers_in_a_list, [4, 4, 0], "6 chunks of scratch"),
+        ("1.3", answers.half_of_it, [0, 0, 0], "x_N must be"),
+        ("1.3", answers.the_backends_all_reduce, [4, 0, 2], "all_reduce of the back"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_wrong_answer_is_told_what_is_wrong(
+    stage: RankStage,
+    exercise: str,
+    answer: Callable[..., Any],
+    expected: list[int],
+    message: str,
+) -> None:
+    verdict = judged(stage, exercise, answer)
+    assert message in str(verdict), str(verdict)
+    assert points(verdict) == expected, str(verdict)
+
+
+def test_right_chunks_in_the_wrong_places_are_told_as_such() -> None:
+    case = Case("threads", 4, 12, torch.float32, seed=3)
+    rolled = [Came(case.total().roll(3), None)] * 4
+    message = all_reduce.values(case, Played(rolled, [[]] * 4))
+    assert message is not None
+    assert "its chunks are the right ones, rotated by 3" in message
+
+
+MIXED_UP = {
+    "1.1": {"rank": "root", "place": "rank"},
+    "1.2": {"own": "arrived", "step": "rank"},
+    "1.3": {"right": "left", "own": "arrived", "known": "missing"},
+}
+
+
+@pytest.mark.parametrize("exercise", FULL)
+def test_nine_in_ten_mutants_are_caught(
+    stage: RankStage, exercise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One fault is enough to know.
+    monkeypatch.setattr(cases, "ENOUGH", 1)
+    monkeypatch.setitem(run.LIMIT_S, "threads", 1.0)
+    source = inspect.getsource(REFERENCE[exercise])
+    name = REFERENCE[exercise].__name__
+    made = list(mutants(source, MIXED_UP[exercise]))
+    survivors = [
+        mutant.change for mutant in made if _passes(stage, exercise, mutant, name)
+    ]
+    assert len(made) >= 20
+    assert len(survivors) <= len(made) / 10, survivors
+
+
+def _passes(stage: RankStage, exercise: str, mutant: Mutant, name: str) -> bool:
+    return judged(stage, exercise, mutant.function(name, NAMES)).passed
