@@ -3,7 +3,8 @@
 An exercise is worth a fixed number of points for each property that it is judged on.
 A property earns its points when no case showed a fault in it. Wrong values earn nothing
 anywhere, since fast and frugal garbage is worth nothing; every message is shown all the
-same, so that one look tells all there is to mend.
+same, so that one look tells all there is to mend. Values that are wrong only in cases
+beside the main ones keep some of their points, and then the rest earns its own.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def judge(
 ) -> Verdict:
     """Turn the faults of all cases into points and one message a property."""
     found = list(faults)
-    gated = any(fault.judged is Property.VALUES for fault in found)
+    gated = any(f.judged is Property.VALUES and not f.kept for f in found)
     lines = tuple(
         _line(name, points, [f for f in found if f.judged is name], gated=gated)
         for name, points in out_of.items()

@@ -281,3 +281,207 @@ def half_of_it(x_N, group):
 
 def the_backends_all_reduce(x_N, group):
     dist.all_reduce(x_N, group=group)
+
+
+# 1.4
+
+
+def halve_and_double(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    power = 1 << (p.bit_length() - 1)
+    extra = rank ^ power
+    if rank >= power:
+        dist.send(x_N, extra, group=group)
+        dist.recv(x_N, extra, group=group)
+        return
+    if extra < p:
+        arrived = torch.empty_like(x_N)
+        dist.recv(arrived, extra, group=group)
+        x_N += arrived
+    kept, walked, distance = x_N, [], 1
+    while distance < power:
+        middle = kept.numel() // 2
+        kept, given = kept[:middle], kept[middle:]
+        if rank & distance:
+            kept, given = given, kept
+        arrived = torch.empty_like(kept)
+        exchange(given, rank ^ distance, arrived, rank ^ distance, group)
+        kept += arrived
+        walked.append((kept, given, rank ^ distance))
+        distance *= 2
+    for owned, missing, peer in reversed(walked):
+        exchange(owned, peer, missing, peer, group)
+    if extra < p:
+        dist.send(x_N, extra, group=group)
+
+
+def by_recursion(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    power = 1 << (p.bit_length() - 1)
+    if rank >= power:
+        dist.send(x_N, rank - power, group=group)
+        dist.recv(x_N, rank - power, group=group)
+        return
+    if rank + power < p:
+        arrived = torch.empty_like(x_N)
+        dist.recv(arrived, rank + power, group=group)
+        x_N += arrived
+    recurse(x_N, 1, power, rank, group)
+    if rank + power < p:
+        dist.send(x_N, rank + power, group=group)
+
+
+def recurse(x_n, distance, power, rank, group):
+    if distance == power:
+        return
+    low, high = x_n.tensor_split(2)
+    mine, theirs = (high, low) if rank & distance else (low, high)
+    peer, arrived = rank ^ distance, torch.empty_like(mine)
+    exchange(theirs, peer, arrived, peer, group)
+    mine += arrived
+    recurse(mine, 2 * distance, power, rank, group)
+    exchange(mine, peer, theirs, peer, group)
+
+
+def powers_only(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    recurse(x_N, 1, 1 << (p.bit_length() - 1), rank, group)
+
+
+def recursive_doubling(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    power = 1 << (p.bit_length() - 1)
+    if rank >= power:
+        dist.send(x_N, rank - power, group=group)
+        dist.recv(x_N, rank - power, group=group)
+        return
+    arrived = torch.empty_like(x_N)
+    if rank + power < p:
+        dist.recv(arrived, rank + power, group=group)
+        x_N += arrived
+    distance = 1
+    while distance < power:
+        exchange(x_N.clone(), rank ^ distance, arrived, rank ^ distance, group)
+        x_N += arrived
+        distance *= 2
+    if rank + power < p:
+        dist.send(x_N, rank + power, group=group)
+
+
+def far_first(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    power = 1 << (p.bit_length() - 1)
+    if rank >= power:
+        dist.send(x_N, rank - power, group=group)
+        dist.recv(x_N, rank - power, group=group)
+        return
+    if rank + power < p:
+        arrived = torch.empty_like(x_N)
+        dist.recv(arrived, rank + power, group=group)
+        x_N += arrived
+    kept, walked, distance = x_N, [], power // 2
+    while distance:
+        low, high = kept.tensor_split(2)
+        kept, given = (high, low) if rank & distance else (low, high)
+        arrived = torch.empty_like(kept)
+        exchange(given, rank ^ distance, arrived, rank ^ distance, group)
+        kept += arrived
+        walked.append((kept, given, rank ^ distance))
+        distance //= 2
+    for owned, missing, peer in reversed(walked):
+        exchange(owned, peer, missing, peer, group)
+    if rank + power < p:
+        dist.send(x_N, rank + power, group=group)
+
+
+def plus_instead_of_xor(x_N, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    kept, distance = x_N, 1
+    while distance < p:
+        low, high = kept.tensor_split(2)
+        kept, given = (high, low) if rank & distance else (low, high)
+        arrived = torch.empty_like(kept)
+        exchange(given, rank + distance, arrived, rank + distance, group)
+        kept += arrived
+        distance *= 2
+
+
+# 1.6
+
+
+def rotating_pairs(send, recv_sizes, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    came = [send[rank].new_empty(size) for size in recv_sizes]
+    came[rank].copy_(send[rank])
+    for shift in range(1, p):
+        to, frm = (rank + shift) % p, (rank - shift) % p
+        exchange(send[to], to, came[frm], frm, group)
+    return came
+
+
+def all_started_at_once(send, recv_sizes, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    came = [send[rank].new_empty(size) for size in recv_sizes]
+    came[rank].copy_(send[rank])
+    works = []
+    for shift in range(1, p):
+        to, frm = (rank + shift) % p, (rank - shift) % p
+        works.append(dist.irecv(came[frm], frm, group=group))
+        works.append(dist.isend(send[to], to, group=group))
+    for work in works:
+        work.wait()
+    return came
+
+
+def from_0_to_the_last(send, recv_sizes, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    came = [send[rank].new_empty(size) for size in recv_sizes]
+    came[rank].copy_(send[rank])
+    works = [dist.irecv(came[r], r, group=group) for r in range(p) if r != rank]
+    works += [dist.isend(send[r], r, group=group) for r in range(p) if r != rank]
+    for work in works:
+        work.wait()
+    return came
+
+
+def padded(send, recv_sizes, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    came = [send[rank].new_empty(2048) for _ in recv_sizes]
+    came[rank][: recv_sizes[rank]] = send[rank]
+    for shift in range(1, p):
+        to, frm = (rank + shift) % p, (rank - shift) % p
+        full = send[to].new_zeros(2048)
+        full[: send[to].numel()] = send[to]
+        exchange(full, to, came[frm], frm, group)
+    return [piece[:size] for piece, size in zip(came, recv_sizes, strict=True)]
+
+
+def in_order_of_arrival(send, recv_sizes, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    came = [send[rank].clone()]
+    for shift in range(1, p):
+        to, frm = (rank + shift) % p, (rank - shift) % p
+        came.append(send[rank].new_empty(recv_sizes[frm]))
+        exchange(send[to], to, came[-1], frm, group)
+    return came
+
+
+def skips_empty_sends(send, recv_sizes, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    came = [send[rank].new_empty(size) for size in recv_sizes]
+    came[rank].copy_(send[rank])
+    for shift in range(1, p):
+        to, frm = (rank + shift) % p, (rank - shift) % p
+        incoming = dist.irecv(came[frm], frm, group=group)
+        if send[to].numel():
+            dist.isend(send[to], to, group=group).wait()
+        incoming.wait()
+    return came
+
+
+def a_tuple(send, recv_sizes, group):
+    return tuple(rotating_pairs(send, recv_sizes, group))
+
+
+def one_tensor(send, recv_sizes, group):
+    return torch.cat(rotating_pairs(send, recv_sizes, group))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from labkit.checks import assess, run
 from labkit.checks.exercise import Played, find
-from labkit.checks.lesson_01 import all_reduce
+from labkit.checks.lesson_01 import all_reduce, all_to_all
 from labkit.checks.lesson_01 import case as cases
 from labkit.checks.lesson_01.case import Came, Case
 from labkit.checks.run import RankStage
@@ -22,13 +22,18 @@ from tests.mutants import Mutant, mutants
 
 NAMES = {
     "torch": torch, "dist": dist, "exchange": answers.exchange, "cut": answers.cut,
-    "ring_sums": answers.ring_sums,
+    "ring_sums": answers.ring_sums, "recurse": answers.recurse,
 }  # fmt: skip
-FULL = {"1.1": [4, 3, 3], "1.2": [4, 4, 2], "1.3": [4, 4, 2]}
+FULL = {
+    "1.1": [4, 3, 3], "1.2": [4, 4, 2], "1.3": [4, 4, 2], "1.4": [4, 4, 2],
+    "1.6": [4, 3, 3],
+}  # fmt: skip
 REFERENCE = {
     "1.1": answers.by_tree,
     "1.2": answers.ring_sums,
     "1.3": answers.ring_sum_everywhere,
+    "1.4": answers.halve_and_double,
+    "1.6": answers.rotating_pairs,
 }
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
@@ -64,6 +69,9 @@ def test_the_reference_passes_for_any_seed(
         ("1.1", answers.by_halving_the_range),
         ("1.2", answers.the_other_way_round),
         ("1.3", answers.from_two_halves),
+        ("1.4", answers.by_recursion),
+        ("1.6", answers.all_started_at_once),
+        ("1.6", answers.a_tuple),
     ],
 )
 def test_other_right_answers_pass(
@@ -94,6 +102,16 @@ def test_other_right_answers_pass(
         ("1.3", answers.buffers_in_a_list, [4, 4, 0], "6 chunks of scratch"),
         ("1.3", answers.half_of_it, [0, 0, 0], "x_N must be"),
         ("1.3", answers.the_backends_all_reduce, [4, 0, 2], "all_reduce of the back"),
+        ("1.4", answers.powers_only, [2, 4, 2], "a member of its group"),
+        ("1.4", answers.recursive_doubling, [4, 0, 2], "that would be recursive doub"),
+        ("1.4", answers.far_first, [4, 4, 0], "over the slow link between them"),
+        ("1.4", answers.plus_instead_of_xor, [0, 0, 0], "a member of its group"),
+        ("1.4", answers.ring_sum_everywhere, [4, 0, 0], "2 log2 p"),
+        ("1.6", answers.from_0_to_the_last, [4, 3, 0], "received 2 messages"),
+        ("1.6", answers.padded, [4, 0, 3], "send each piece at its own size"),
+        ("1.6", answers.in_order_of_arrival, [0, 0, 0], "not of arrival"),
+        ("1.6", answers.skips_empty_sends, [0, 0, 0], "cyclic: rank"),
+        ("1.6", answers.one_tensor, [0, 0, 0], "must return a list of 1 tensors"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -121,6 +139,8 @@ MIXED_UP = {
     "1.1": {"rank": "root", "place": "rank"},
     "1.2": {"own": "arrived", "step": "rank"},
     "1.3": {"right": "left", "own": "arrived", "known": "missing"},
+    "1.4": {"kept": "given", "owned": "missing", "power": "p"},
+    "1.6": {"to": "frm", "frm": "to", "rank": "p"},
 }
 
 
@@ -130,6 +150,7 @@ def test_nine_in_ten_mutants_are_caught(
 ) -> None:
     # One fault is enough to know.
     monkeypatch.setattr(cases, "ENOUGH", 1)
+    monkeypatch.setattr(all_to_all, "ENOUGH", 1)
     monkeypatch.setitem(run.LIMIT_S, "threads", 1.0)
     source = inspect.getsource(REFERENCE[exercise])
     name = REFERENCE[exercise].__name__
