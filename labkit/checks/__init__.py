@@ -23,9 +23,11 @@ _hints_given: dict[str, int] = {}
 
 
 def check(
-    exercise_id: str, answer: Callable[..., Any], *, seed: int | None = None
+    exercise_id: str, *answer: Callable[..., Any], seed: int | None = None
 ) -> Verdict:
     """Run an answer through its exercise's cases and show the points by property.
+
+    Most exercises ask for one function; where one asks for more, all are given.
 
     The random cases are drawn from `seed`: by default the same ones each time, so that
     a fault can be looked at again.
@@ -38,9 +40,10 @@ def check(
     from labkit.checks.run import RankStage
 
     exercise = find(exercise_id)
-    refuse_odd(exercise, answer)
+    refuse_odd(exercise, *answer)
     with RankStage() as stage:
-        verdict = assess(exercise, answer, stage, seed=seed)
+        judged = answer if exercise.also else answer[0]
+        verdict = assess(exercise, judged, stage, seed=seed)
         printed = stage.printed
     show(verdict)
     if not verdict.passed:
@@ -49,9 +52,12 @@ def check(
 
 
 def assess(
-    exercise: Exercise, answer: Callable[..., Any], stage: Stage, *, seed: int | None
+    exercise: Exercise, answer: Any, stage: Stage, *, seed: int | None
 ) -> Verdict:
-    """Judge an answer on a stage; raises for nothing that the answer does."""
+    """Judge an answer on a stage; raises for nothing that the answer does.
+
+    It is a function, or a tuple of them where the exercise asks for more than one.
+    """
     judged = exercise.judge(answer, stage, exercise.seed if seed is None else seed)
     return judge(
         exercise.id, exercise.title, exercise.points, judged.faults, judged.played

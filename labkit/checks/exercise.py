@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from labkit.checks.verdict import Fault, Property
-from labkit.checks.verify import Record
+from labkit.checks.verify import Record, plural
 from labkit.errors import CheckFailed, LabkitError, UsageError
 from labkit.record.program import Level
 
@@ -57,14 +57,19 @@ class Judged:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise of a lesson."""
+    """One exercise of a lesson.
+
+    `also` are the signatures of further functions that it asks for; `judge` is then
+    given all of them together.
+    """
 
     id: str
     title: str
     signature: str
     points: Mapping[Property, int]
     hints: tuple[str, ...]
-    judge: Callable[[Answer, Stage, int], Judged]
+    judge: Callable[[Any, Stage, int], Judged]
+    also: tuple[str, ...] = ()
 
     @property
     def seed(self) -> int:
@@ -94,18 +99,34 @@ def find(exercise_id: str) -> Exercise:
     return exercises[exercise_id]
 
 
-def refuse_odd(exercise: Exercise, answer: Any) -> None:
+def refuse_odd(exercise: Exercise, *answers: Any) -> None:
     """Refuse what cannot be an answer, before any rank starts.
 
     Raises:
-        CheckFailed: It is no plain function, or takes other arguments.
+        CheckFailed: It is no plain function, takes other arguments, or there are fewer
+            or more functions than the exercise asks for.
     """
-    wanted = f"{exercise.id} wants a function {exercise.signature}"
-    name = exercise.signature.partition("(")[0]
+    signatures = (exercise.signature, *exercise.also)
+    if len(answers) != len(signatures):
+        raise CheckFailed(
+            f"{exercise.id} wants {plural(len(signatures), 'function')}, "
+            f"{' and '.join(signatures)}; got {len(answers)}; write {_call(exercise)}"
+        )
+    for signature, answer in zip(signatures, answers, strict=True):
+        _refuse_one(exercise, signature, answer)
+
+
+def _call(exercise: Exercise) -> str:
+    names = [text.partition("(")[0] for text in (exercise.signature, *exercise.also)]
+    return f'check("{exercise.id}", {", ".join(names)})'
+
+
+def _refuse_one(exercise: Exercise, signature: str, answer: Any) -> None:
+    wanted = f"{exercise.id} wants a function {signature}"
     if not callable(answer):
         raise CheckFailed(
             f"{wanted}; got {_describe(answer)}; pass the function itself, without "
-            f'calling it: check("{exercise.id}", {name})'
+            f"calling it: {_call(exercise)}"
         )
     for is_odd, kind, word in _ODD_FUNCTIONS:
         if is_odd(answer):
@@ -113,7 +134,7 @@ def refuse_odd(exercise: Exercise, answer: Any) -> None:
                 f"{wanted} that does its work when called; got {kind}, which does "
                 f"nothing until somebody runs it; take the `{word}` out"
             )
-    _refuse_arguments(exercise, answer, wanted)
+    _refuse_arguments(signature, answer, wanted)
 
 
 _ODD_FUNCTIONS = (
@@ -123,8 +144,8 @@ _ODD_FUNCTIONS = (
 )
 
 
-def _refuse_arguments(exercise: Exercise, answer: Answer, wanted: str) -> None:
-    inside = exercise.signature[exercise.signature.index("(") + 1 : -1]
+def _refuse_arguments(expected: str, answer: Answer, wanted: str) -> None:
+    inside = expected[expected.index("(") + 1 : -1]
     names = [name.strip() for name in inside.split(",")]
     try:
         signature = inspect.signature(answer)

@@ -4,7 +4,7 @@ They stand on their own, as a learner's would: nothing of labkit is used.
 """
 
 # Learners write no annotations.
-# ruff: noqa: ANN001, ANN201
+# ruff: noqa: ANN001, ANN201, ANN202
 
 import torch
 import torch.distributed as dist
@@ -404,6 +404,65 @@ def plus_instead_of_xor(x_N, group):
         exchange(given, rank + distance, arrived, rank + distance, group)
         kept += arrived
         distance *= 2
+
+
+# 1.5
+
+
+def predict_s(algorithm, p, num_bytes, alpha_s, beta_s_per_byte):
+    levels = (p - 1).bit_length()
+    rounds, units = {
+        "naive": (2 * (p - 1), 2 * (p - 1)),
+        "tree": (2 * levels, 2 * levels),
+        "ring": (2 * (p - 1), 2 * (p - 1) / p),
+        "halving": (2 * levels, 2 * (p - 1) / p),
+    }[algorithm]
+    return rounds * alpha_s + units * num_bytes * beta_s_per_byte
+
+
+def crossover_bytes(p, alpha_s, beta_s_per_byte):
+    levels = (p - 1).bit_length()
+    if p - 1 <= levels:
+        return 0.0
+    return alpha_s / beta_s_per_byte * (p - 1 - levels) / (levels - (p - 1) / p)
+
+
+def by_bisection(p, alpha_s, beta_s_per_byte):
+    def is_ring_ahead(num_bytes):
+        given = p, num_bytes, alpha_s, beta_s_per_byte
+        return predict_s("ring", *given) <= predict_s("tree", *given)
+
+    low, high = 0.0, 1e18
+    if is_ring_ahead(low):
+        return 0.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_ring_ahead(middle) else (middle, high)
+    return high
+
+
+def alpha_once(algorithm, p, num_bytes, alpha_s, beta_s_per_byte):
+    if algorithm == "ring":
+        return alpha_s * (p > 1) + 2 * (p - 1) / p * num_bytes * beta_s_per_byte
+    return predict_s(algorithm, p, num_bytes, alpha_s, beta_s_per_byte)
+
+
+def rounded_down(algorithm, p, num_bytes, alpha_s, beta_s_per_byte):
+    if algorithm == "tree":
+        levels = p.bit_length() - 1
+        return 2 * levels * (alpha_s + num_bytes * beta_s_per_byte)
+    return predict_s(algorithm, p, num_bytes, alpha_s, beta_s_per_byte)
+
+
+def whole_arrays_round_the_ring(algorithm, p, num_bytes, alpha_s, beta_s_per_byte):
+    if algorithm == "ring":
+        return 2 * (p - 1) * (alpha_s + num_bytes * beta_s_per_byte)
+    return predict_s(algorithm, p, num_bytes, alpha_s, beta_s_per_byte)
+
+
+def below_zero(p, alpha_s, beta_s_per_byte):
+    levels = max(1, (p - 1).bit_length())
+    return alpha_s / beta_s_per_byte * (p - 1 - levels) / (levels - (p - 1) / p)
 
 
 # 1.6

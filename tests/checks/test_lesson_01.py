@@ -10,13 +10,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit.checks import assess, run
+from labkit.checks import assess, check, run
 from labkit.checks.exercise import Played, find
 from labkit.checks.lesson_01 import all_reduce, all_to_all
 from labkit.checks.lesson_01 import case as cases
 from labkit.checks.lesson_01.case import Came, Case
 from labkit.checks.run import RankStage
 from labkit.checks.verdict import Verdict
+from labkit.errors import CheckFailed
 from tests.checks import answers_01 as answers
 from tests.mutants import Mutant, mutants
 
@@ -26,13 +27,14 @@ NAMES = {
 }  # fmt: skip
 FULL = {
     "1.1": [4, 3, 3], "1.2": [4, 4, 2], "1.3": [4, 4, 2], "1.4": [4, 4, 2],
-    "1.6": [4, 3, 3],
+    "1.5": [10], "1.6": [4, 3, 3],
 }  # fmt: skip
-REFERENCE = {
+REFERENCE: dict[str, Any] = {
     "1.1": answers.by_tree,
     "1.2": answers.ring_sums,
     "1.3": answers.ring_sum_everywhere,
     "1.4": answers.halve_and_double,
+    "1.5": (answers.predict_s, answers.crossover_bytes),
     "1.6": answers.rotating_pairs,
 }
 
@@ -46,7 +48,7 @@ def stage() -> Iterator[RankStage]:
         yield ranks
 
 
-def judged(stage: RankStage, exercise: str, answer: Callable[..., Any]) -> Verdict:
+def judged(stage: RankStage, exercise: str, answer: Any) -> Verdict:
     return assess(find(exercise), answer, stage, seed=None)
 
 
@@ -70,13 +72,12 @@ def test_the_reference_passes_for_any_seed(
         ("1.2", answers.the_other_way_round),
         ("1.3", answers.from_two_halves),
         ("1.4", answers.by_recursion),
+        ("1.5", (answers.predict_s, answers.by_bisection)),
         ("1.6", answers.all_started_at_once),
         ("1.6", answers.a_tuple),
     ],
 )
-def test_other_right_answers_pass(
-    stage: RankStage, exercise: str, answer: Callable[..., Any]
-) -> None:
+def test_other_right_answers_pass(stage: RankStage, exercise: str, answer: Any) -> None:
     verdict = judged(stage, exercise, answer)
     assert points(verdict) == FULL[exercise], str(verdict)
 
@@ -135,6 +136,37 @@ def test_right_chunks_in_the_wrong_places_are_told_as_such() -> None:
     assert "its chunks are the right ones, rotated by 3" in message
 
 
+@pytest.mark.parametrize(
+    ("predict_s", "crossover_bytes", "message"),
+    [
+        (answers.alpha_once, answers.crossover_bytes,
+         "ring, p = 2: rounds of alpha: 2 expected, got 1; alpha is paid in every"),
+        (answers.rounded_down, answers.crossover_bytes,
+         "tree, p = 3: rounds of alpha: 4 expected, got 2"),
+        (answers.whole_arrays_round_the_ring, answers.crossover_bytes,
+         "ring, p = 2: units of S x beta: 1 expected, got 2"),
+        (answers.predict_s, answers.below_zero, "the ring is ahead from 0 bytes on"),
+        (answers.predict_s, lambda p, a, b: None, "returned None (NoneType), no num"),
+        (answers.predict_s, lambda p, a, b: 1 / (p - 1), "it raised ZeroDivisionError"),
+        (answers.predict_s, lambda p, a, b: float("nan"), "got nan"),
+    ],
+)  # fmt: skip
+def test_a_wrong_formula_is_told_which_term_is_wrong(
+    stage: RankStage, predict_s: Any, crossover_bytes: Any, message: str
+) -> None:
+    verdict = judged(stage, "1.5", (predict_s, crossover_bytes))
+    assert message in str(verdict), str(verdict)
+    assert verdict.points == 0
+
+
+def test_an_exercise_of_two_functions_wants_both() -> None:
+    with pytest.raises(CheckFailed, match=r"1\.5 wants 2 functions, predict_s.*got 1"):
+        check("1.5", answers.predict_s)
+    with pytest.raises(CheckFailed, match="2 functions"):
+        check("1.5")
+    assert check("1.5", answers.predict_s, answers.crossover_bytes).passed
+
+
 MIXED_UP = {
     "1.1": {"rank": "root", "place": "rank"},
     "1.2": {"own": "arrived", "step": "rank"},
@@ -144,7 +176,7 @@ MIXED_UP = {
 }
 
 
-@pytest.mark.parametrize("exercise", FULL)
+@pytest.mark.parametrize("exercise", MIXED_UP)
 def test_nine_in_ten_mutants_are_caught(
     stage: RankStage, exercise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from labkit.checks.lesson_01 import (
     all_reduce,
     all_to_all,
     broadcast,
+    crossover,
     halving,
     reduce_scatter,
 )
@@ -15,7 +16,7 @@ EXERCISES: dict[str, Exercise] = {
     exercise.id: exercise
     for exercise in (
         broadcast.EXERCISE, reduce_scatter.EXERCISE, all_reduce.EXERCISE,
-        halving.EXERCISE, all_to_all.EXERCISE,
+        halving.EXERCISE, crossover.EXERCISE, all_to_all.EXERCISE,
     )
 }  # fmt: skip
 
