@@ -1,4 +1,4 @@
-"""Lesson 00 says what its checks do, and runs as it says."""
+"""Each lesson says what its checks do, and runs as it says."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from labkit.checks import lesson_00, lesson_01
 from labkit.checks.exercise import Exercise
-from labkit.checks.lesson_00 import EXERCISES
 from labkit.course.build import notebook_bytes
 from labkit.course.check import check_notebook
-from labkit.course.source import SourceCell, read_lesson
+from labkit.course.source import Lesson, SourceCell, read_lesson
 
-SOURCE = Path(__file__).parents[2] / "solutions" / "00_your_cluster.py"
-LESSON = read_lesson(SOURCE)
+SOLUTIONS = Path(__file__).parents[2] / "solutions"
+LESSONS = {path.stem[:2]: read_lesson(path) for path in sorted(SOLUTIONS.glob("*.py"))}
+EXERCISES = {**lesson_00.EXERCISES, **lesson_01.EXERCISES}
+FAIL_ON_PURPOSE = {"00": 5, "01": 0}
 ONE_SCREEN_LINES = 25
 
 each_exercise = pytest.mark.parametrize("exercise", EXERCISES.values(), ids=EXERCISES)
+each_lesson = pytest.mark.parametrize("lesson", LESSONS.values(), ids=LESSONS)
 
 
 def cell(exercise: Exercise, role: str) -> SourceCell:
-    return next(c for c in LESSON.cells if (c.exercise, c.role) == (exercise.id, role))
+    cells = LESSONS[f"{int(exercise.id.partition('.')[0]):02d}"].cells
+    return next(c for c in cells if (c.exercise, c.role) == (exercise.id, role))
 
 
 def plain(text: str) -> str:
@@ -29,8 +33,9 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", " ", text.replace("`", "").replace('"', "")).strip()
 
 
-def test_every_exercise_of_the_lesson_has_a_check() -> None:
-    assert {c.exercise for c in LESSON.cells if c.exercise} == set(EXERCISES)
+def test_every_exercise_of_a_lesson_has_a_check() -> None:
+    cells = [c for lesson in LESSONS.values() for c in lesson.cells]
+    assert {c.exercise for c in cells if c.exercise} == set(EXERCISES)
 
 
 @each_exercise
@@ -56,33 +61,40 @@ def test_the_header_has_the_title_and_the_points(exercise: Exercise) -> None:
 
 @each_exercise
 def test_the_hole_and_the_check_name_the_function(exercise: Exercise) -> None:
-    name = exercise.signature.partition("(")[0]
-    assert f"def {exercise.signature}:" in cell(exercise, "hole").text
-    assert cell(exercise, "check").text == f'check("{exercise.id}", {name})'
+    signatures = (exercise.signature, *exercise.also)
+    for signature in signatures:
+        assert f"def {signature}:" in cell(exercise, "hole").text
+    names = ", ".join(signature.partition("(")[0] for signature in signatures)
+    assert cell(exercise, "check").text == f'check("{exercise.id}", {names})'
 
 
-def test_the_first_cell_to_run_is_on_the_first_screen() -> None:
-    first = next(c for c in LESSON.cells if c.cell_type == "code")
+@each_lesson
+def test_the_first_cell_to_run_is_on_the_first_screen(lesson: Lesson) -> None:
+    first = next(c for c in lesson.cells if c.cell_type == "code")
     assert first.line <= ONE_SCREEN_LINES
 
 
-def test_a_cell_that_fails_on_purpose_is_announced() -> None:
-    for number, one in enumerate(LESSON.cells):
+@each_lesson
+def test_a_cell_that_fails_on_purpose_is_announced(lesson: Lesson) -> None:
+    for number, one in enumerate(lesson.cells):
         if "raises-exception" in one.tags:
-            before = [c.text for c in LESSON.cells[number - 3 : number]]
+            before = [c.text for c in lesson.cells[number - 3 : number]]
             assert any("fails on purpose" in plain(text) for text in before), one.text
-    assert sum("raises-exception" in one.tags for one in LESSON.cells) == 5
+    failing = sum("raises-exception" in one.tags for one in lesson.cells)
+    assert failing == FAIL_ON_PURPOSE[lesson.number]
 
 
 @pytest.mark.slow
+@each_lesson
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("holes", [False, True], ids=["solution", "lesson"])
 def test_the_notebook_runs_and_stops_only_where_it_should(
-    holes: bool, tmp_path: Path
+    lesson: Lesson, holes: bool, tmp_path: Path
 ) -> None:
-    path = tmp_path / "00_your_cluster.ipynb"
-    path.write_bytes(notebook_bytes(LESSON, holes=holes))
+    path = tmp_path / f"{lesson.slug}.ipynb"
+    path.write_bytes(notebook_bytes(lesson, holes=holes))
     report = check_notebook(path, cell_limit_s=100)
     expected = "not answered" if holes else "passed"
-    assert [result.status for result in report.exercises] == [expected] * 3
+    exercises = [c for c in lesson.cells if c.role == "check"]
+    assert [r.status for r in report.exercises] == [expected] * len(exercises)
     assert report.stopped == ()
