@@ -364,14 +364,14 @@ table(["all-reduce", "S sent in all", "by the busiest rank", "rounds"], rows)
 # ## 6 · Latency
 #
 # Each message takes some time however short it is, its **latency**: on a fast network
-# some microseconds. A ring of p ranks has 2 (p - 1) rounds. 64 ranks do not fit into this
+# some microseconds. A ring of p ranks has 2 (p - 1) rounds. 32 ranks do not fit into this
 # machine, but `cluster.dry` records what they *would* do, at any size and without data.
 # The machine below is a model: 10 us a message, 10 GB/s a link.
 #
-# **Predict.** How many rounds does a ring of 64 ranks take?
+# **Predict.** How many rounds does a ring of 32 ranks take?
 
 # %% role="predict"
-predict("rounds of a ring of 64", ...)
+predict("rounds of a ring of 32", ...)
 
 # %%
 from labkit.units import format_seconds
@@ -381,14 +381,14 @@ rows = []
 for name in ("tree", "ring", "halving"):
     times = []
     for num_bytes in (1 << 10, 1 << 30):
-        run = cluster.dry(on_an_array, WAYS[name], num_bytes // 4, world_size=64)
+        run = cluster.dry(on_an_array, WAYS[name], num_bytes // 4, world_size=32)
         times.append(run.replay(network).record.duration_s)
     rows.append([name, *map(format_seconds, times)])
-reveal("rounds of a ring of 64", 2 * (64 - 1))
-table(["all-reduce", "1 KiB", "1 GiB"], rows, "64 ranks on a model network (computed)")
+reveal("rounds of a ring of 32", 2 * (32 - 1))
+table(["all-reduce", "1 KiB", "1 GiB"], rows, "32 ranks on a model network (computed)")
 
 # %% [markdown]
-# At 1 GiB the ring is six times as fast as the tree; at 1 KiB ten times as slow. Is there
+# At 1 GiB the ring is five times as fast as the tree; at 1 KiB six times as slow. Is there
 # no way to have few rounds *and* small messages? There is. Two partners swap **halves**:
 # each then owns the sum of two ranks for one half. Each pairs up with another partner and
 # swaps quarters, and so on, until each rank owns a p-th of the sum: a reduce-scatter in

@@ -47,6 +47,12 @@ def clusters() -> Iterator[Callable[[int], Cluster]]:
         cluster.close()
 
 
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Cluster]:
+    with Cluster(4, rendezvous=True, quiet=True, live=False, device="cpu") as cluster:
+        yield cluster
+
+
 def sent(program: Program) -> list[Sent]:
     """By rank; only messages are ours, so anything else is a fault."""
     found = {rank: Sent(0, 0) for rank in program.header.ranks}
@@ -261,11 +267,12 @@ def peak_bytes(program: Program, rank: int) -> int:
     ids=["all_reduce_ring", "reduce_scatter_ring", "all_gather_ring", "halving",
          "direct"],
 )  # fmt: skip
-def test_scratch_is_within_what_is_said(call: Any, extra: Any) -> None:
+def test_scratch_is_within_what_is_said(
+    processes: Cluster, call: Any, extra: Any
+) -> None:
     """Beside x itself, N elements: chunks of n = N / 4, the result among them."""
     num_elements = 4096
-    with Cluster(4, rendezvous=True, quiet=True, live=False, device="cpu") as cluster:
-        record = cluster.run(on_an_array, call, num_elements, record="work").record
+    record = processes.run(on_an_array, call, num_elements, record="work").record
     for rank in range(4):
         over = peak_bytes(record, rank) - ITEM * num_elements
         assert 0 < over <= ITEM * extra(num_elements // 4) + 64, over
