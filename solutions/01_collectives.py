@@ -36,17 +36,16 @@ import torch.distributed as dist
 def six():
     rank = dist.get_rank()
     x = 10 * rank + torch.arange(4)
-    first, total, chunk = x.clone(), x.clone(), torch.empty(1, dtype=x.dtype)
-    every, swapped = torch.empty(16, dtype=x.dtype), torch.empty_like(x)
-    at_0 = x.clone()
+    first, at_0, total, swapped = (x.clone() for _ in range(4))
+    chunk, every = torch.empty(1, dtype=x.dtype), [torch.empty_like(x) for _ in "1234"]
     dist.broadcast(first, src=0)
     dist.reduce(at_0, dst=0)
     dist.all_reduce(total)
-    dist.reduce_scatter_tensor(chunk, x)
-    dist.all_gather_into_tensor(every, x)
+    dist.reduce_scatter(chunk, list(x.split(1)))
+    dist.all_gather(every, x)
     dist.all_to_all_single(swapped, x)
     shown = at_0 if rank == 0 else None
-    return [x, first, shown, total, chunk, every, swapped]
+    return [x, first, shown, total, chunk, torch.cat(every), swapped]
 
 
 results = cluster.run(six).results
@@ -106,6 +105,7 @@ def arrays_sent(run, num_elements=N):
     return list(sent.values())
 
 
+cluster.run(on_an_array, collectives.all_reduce_naive, 4)  # The first run imports.
 naive = cluster.run(on_an_array, collectives.all_reduce_naive)
 reveal("arrays sent by the naive all-reduce, 4 ranks", sum(arrays_sent(naive)))
 naive.timeline("All-reduce, everything through rank 0")
@@ -193,7 +193,7 @@ def broadcast(call):
     call(torch.ones(4), 0, dist.group.WORLD)
 
 
-with Cluster(8, backend="threads", rendezvous=True, quiet=True) as eight:
+with Cluster(8, backend="threads", rendezvous=True, live=False) as eight:
     for call, title in ((collectives.broadcast_naive, "fan"), (broadcast_tree, "tree")):
         run = eight.run(broadcast, call, record="work").replay(latency_only)
         display(run.timeline(f"Broadcast to 8 ranks by a {title}, 1 ms a message"))
@@ -348,11 +348,13 @@ WAYS = {
     "ring": all_reduce_ring, "halving": collectives.all_reduce_halving,
 }  # fmt: skip
 rows = []
+cluster.live = False  # One table instead of four pictures.
 for name, call in WAYS.items():
     run = cluster.run(on_an_array, call, record="work")
     sent = arrays_sent(run)
     rounds = run.replay(latency_only).record.duration_s / latency_only.alpha_s
     rows.append([name, f"{sum(sent):g}", f"{max(sent):g}", round(rounds)])
+cluster.live = True
 reveal("arrays sent in all by a ring, 4 ranks", sum(arrays_sent(ring)))
 table(["all-reduce", "S sent in all", "by the busiest rank", "rounds"], rows)
 
@@ -492,7 +494,7 @@ def message_times():
     return times
 
 
-with Cluster(2, quiet=True) as pair:
+with Cluster(2, quiet=True, live=False) as pair:
     taken_s = np.array(pair.run(message_times).results[0])
 
 # %%
@@ -625,8 +627,8 @@ table(["all-reduce", *(f"ranks {how}" for how in PLACED)], rows, "S that leave n
 # How fast was an all-reduce? S / t, the **algorithm bandwidth**, falls with p even on
 # perfect links, because each rank must send 2 (p - 1) / p of S. NVIDIA's nccl-tests
 # multiply by that factor and call it **bus bandwidth**: what each link carried, *if* the
-# sum is made by messages between ranks. Published figures for one node of 8 H100, whose
-# NVLink carries 450 GB/s each way:
+# sum is made by messages between ranks. Below are published figures for one node of 8
+# GPUs, H100 or H200, whose NVLink carries 450 GB/s each way.
 #
 # **Predict.** Can the bus bandwidth be larger than what a link carries? (1 yes, 0 no)
 
@@ -642,8 +644,9 @@ with path.open() as lines:
     found = list(csv.DictReader(line for line in lines if not line.startswith("#")))
 rows = [
     [row["system"], row["ranks"], row["busbw_gbps"], row["source"].split(":")[0]]
-    for row in found if row["nodes"] == "1" and row["busbw_gbps"]
-]  # fmt: skip
+    for row in found
+    if row["ranks"] == "8" and row["system"].startswith("H") and row["busbw_gbps"]
+]
 reveal("bus bandwidth above the link's", any(float(row[2]) > 450 for row in rows))
 table(["machine", "ranks", "bus bandwidth, GB/s", "published in"], rows)
 
@@ -730,7 +733,7 @@ def error(call):
 
 rows = []
 for p in (2, 4, 8, 16):
-    with Cluster(p, backend="threads", quiet=True) as many:
+    with Cluster(p, backend="threads", quiet=True, live=False) as many:
         ring, direct = (
             max(many.run(error, call).results)
             for call in (reduce_scatter_ring, collectives.reduce_scatter_direct)
@@ -768,6 +771,7 @@ def own(x_N, group):
 
 
 rows = []
+cluster.live = False
 for num_bytes in (1 << 14, 1 << 20, 1 << 24):
     took = [cluster.run(timed, call, num_bytes).results[0] for call in
             (own, all_reduce_ring, all_reduce_halving)]  # fmt: skip

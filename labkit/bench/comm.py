@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from labkit.bench import ring
 from labkit.bench.figures import Figure, this_machine
 from labkit.replay import measured
 from labkit.replay.network import ring_edge_bytes
@@ -65,8 +66,9 @@ Clocked = list[tuple[float, float]]  # When a rank entered and left, repeat by r
 
 
 def figures() -> list[Figure]:
-    """Measure, keep what was measured, and say it."""
-    return measure(Effort())
+    """Measure, keep what was measured, and say it; then our ring beside gloo's."""
+    effort = Effort()
+    return [*measure(effort), *ring.measure(effort.num_ranks)]
 
 
 def measure(effort: Effort) -> list[Figure]:

@@ -33,7 +33,11 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         "live",
         "the live timeline in a browser: frames a second, how late, the kernel's cost",
     ),
-    Benchmark("comm", "how fast ranks of this machine exchange data, for replay"),
+    Benchmark(
+        "comm",
+        "how fast ranks of this machine exchange data, for replay; our ring all-reduce "
+        "beside the backend's own",
+    ),
     Benchmark("compute", "how fast one rank of this machine computes, for replay"),
     Benchmark("engine", "how long replay takes: 100,000 events and more, 64 ranks"),
 )
