@@ -10,9 +10,9 @@
     all_to_all       all-to-all         all-to-all back    pieces          pieces
 
 "On every rank" says that all ranks hold the same, and go on to compute the same from
-it, so that one rank's gradient of it is everybody's. "One a rank" says that each goes on
-by itself: the gradients of all ranks have to be added. `join` and `all_gather` differ in
-nothing else. Megatron-LM calls `copy` and `all_reduce` f and g.
+it, so that one rank's gradient of it is everybody's. "One a rank" says that each goes
+on by itself: the gradients of all ranks have to be added. `join` and `all_gather`
+differ in nothing else. Megatron-LM calls `copy` and `all_reduce` f and g.
 
 The tensors are the backend's to move: these are not the collectives that
 `labkit.comm.collectives` builds, but the backend's own.
