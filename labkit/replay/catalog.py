@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -73,8 +74,14 @@ def hardware(name: str) -> Hardware:
             return _nodes(name, parts[2], count, fabric)
     raise UsageError(
         f"a hardware model must be one of: {', '.join(names())} (2x stands for any "
-        f"number of nodes); {name!r} was asked for"
+        f"number of nodes); {name!r} was asked for. Try hardware({_closest(name)!r})"
     )
+
+
+def _closest(name: str) -> str:
+    """The known name that looks most like this one."""
+    alike = get_close_matches(name.lower(), names(), n=1, cutoff=0.0)
+    return alike[0] if alike else names()[0]
 
 
 @cache

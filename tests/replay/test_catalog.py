@@ -66,3 +66,14 @@ def test_another_name_is_told_the_names(name: str) -> None:
 
 def test_any_number_of_nodes() -> None:
     assert hardware("16x dgx-a100 infiniband").network.num_nodes == 16
+
+
+@pytest.mark.parametrize(
+    ("asked", "closest"),
+    [("dgx-h10", "dgx-h100"), ("2x dgx-a100", "2x dgx-a100"), ("this pc", "this ma")],
+)
+def test_a_name_that_is_unknown_is_told_the_one_most_like_it(
+    asked: str, closest: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"Try hardware\('{closest}"):
+        hardware(asked)
