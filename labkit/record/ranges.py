@@ -11,14 +11,13 @@ import sys
 from typing import Any
 
 _IN_NSIGHT = "NSYS_PROFILING_SESSION_ID" in os.environ
+_modules = sys.modules
 
 
 def watched() -> bool:
     """Whether a profiler runs in this process."""
-    if _IN_NSIGHT:
-        return True
-    profiler: Any = sys.modules.get("torch.autograd.profiler")
-    return profiler is not None and profiler._is_profiler_enabled
+    profiler: Any = _modules.get("torch.autograd.profiler")
+    return _IN_NSIGHT or (profiler is not None and profiler._is_profiler_enabled)
 
 
 def enter(name: str) -> Any:

@@ -38,6 +38,7 @@ from labkit.record.traffic import Backend, Counters
 MAX_PENDING = 200_000
 MAX_FIXED_S = 3600.0
 MAX_NAME = 200
+MAX_GOOD_NAMES = 1000
 MAX_NUMBER = 10**9
 
 P = ParamSpec("P")
@@ -282,6 +283,27 @@ class Recorder:
             )
         )
 
+    def open_span(self, name: str, micro_batch: int | None, stage: int | None) -> int:
+        """Record that a span begins, and return its lane; `add`, written out."""
+        lane = self._lanes.get(_thread_id())
+        if lane is None:
+            lane = self.lane()
+        pending = self._pending
+        if len(pending) < self._max_pending:
+            start = (name, lane, _now_s(), micro_batch, stage)
+            pending.append(_made(SpanStart, start))
+        else:
+            self.dropped += 1
+        return lane
+
+    def close_span(self, lane: int) -> None:
+        """Record that a lane's innermost span ends; `add`, written out."""
+        pending = self._pending
+        if len(pending) < self._max_pending:
+            pending.append(_made(SpanEnd, (lane, _now_s())))
+        else:
+            self.dropped += 1
+
     def span(
         self, name: str, *, micro_batch: int | None = None, stage: int | None = None
     ) -> Span:
@@ -337,9 +359,7 @@ class Span:
 
     def __enter__(self) -> None:
         recorder = self._recorder or current()
-        lane = recorder.lane()
-        start = (self._name, lane, _now_s(), self._micro_batch, self._stage)
-        recorder.add(_made(SpanStart, start))
+        lane = recorder.open_span(self._name, self._micro_batch, self._stage)
         seen = ranges.enter(self._name) if ranges.watched() else None
         self._open = (recorder, lane, seen, self._open)
 
@@ -352,7 +372,7 @@ class Span:
         recorder, lane, seen, self._open = self._open
         if seen is not None:
             ranges.leave(seen)
-        recorder.add(_made(SpanEnd, (lane, _now_s())))
+        recorder.close_span(lane)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """The function, with each of its calls as a span."""
@@ -420,12 +440,17 @@ def span(
     Raises:
         UsageError: The name is no line of text, or a number no whole one.
     """
-    _check_name(name)
+    if type(name) is not str or name not in _good_names:
+        _check_name(name)
     if micro_batch is not None:
         _check_number("micro_batch", micro_batch)
     if stage is not None:
         _check_number("stage", stage)
     return Span(name, None, micro_batch, stage)
+
+
+# Names that were checked before: looking one up takes a third of checking it.
+_good_names: set[str] = set()
 
 
 def _check_name(name: Any) -> None:
@@ -435,6 +460,8 @@ def _check_name(name: Any) -> None:
             f"a span or a mark is named by a line of at most {MAX_NAME} printable "
             f'characters; got {name!r:.80}. Name it in a word: span("forward")'
         )
+    if len(_good_names) < MAX_GOOD_NAMES:
+        _good_names.add(name)
 
 
 def _check_number(what: str, number: Any) -> None:
