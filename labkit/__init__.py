@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit.checks import check as check
     from labkit.checks import hint as hint
+    from labkit.checks import mine as mine
     from labkit.checks.guess import predict as predict
     from labkit.checks.guess import reveal as reveal
     from labkit.errors import LabkitError as LabkitError
@@ -27,6 +28,7 @@ _HOME = {
     "span": "labkit.record.recorder",
     "check": "labkit.checks",
     "hint": "labkit.checks",
+    "mine": "labkit.checks",
     "predict": "labkit.checks.guess",
     "reveal": "labkit.checks.guess",
     "LabkitError": "labkit.errors",
@@ -39,6 +41,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "span",
     "check",
     "hint",
+    "mine",
     "predict",
     "reveal",
     "LabkitError",

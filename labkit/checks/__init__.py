@@ -2,8 +2,8 @@
 
 A check runs the learner's function on real ranks, judges what it did by what was
 recorded, and says, property by property, what holds. It never reads source code.
-`hint("0.1")` gives the next hint; `predict` and `reveal` keep a guess until the number
-is there.
+`hint("0.1")` gives the next hint; `mine("0.2")` an answer that has passed; `predict`
+and `reveal` keep a guess until the number is there.
 """
 
 from __future__ import annotations
@@ -11,13 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from labkit.checks import progress
 from labkit.checks.exercise import Exercise, Stage, find, refuse_odd
 from labkit.checks.guess import predict, reveal
+from labkit.checks.mine import keep, mine
 from labkit.checks.show import show
 from labkit.checks.verdict import Property, Verdict, judge
 from labkit.errors import CheckFailed
 
-__all__ = ["Property", "Verdict", "assess", "check", "hint", "predict", "reveal"]
+__all__ = [
+    "Property",
+    "Verdict",
+    "assess",
+    "check",
+    "hint",
+    "mine",
+    "predict",
+    "reveal",
+]
 
 _hints_given: dict[str, int] = {}
 
@@ -46,6 +57,9 @@ def check(
         verdict = assess(exercise, judged, stage, seed=seed)
         printed = stage.printed
     show(verdict)
+    progress.attempted(exercise.id, verdict.points, verdict.out_of)
+    if verdict.passed and exercise.reference is not None:
+        keep(exercise.id, answer[0])
     if not verdict.passed:
         raise CheckFailed(_complaint(verdict, printed))
     return verdict
@@ -84,8 +98,10 @@ def hint(exercise_id: str) -> None:
         UsageError: There is no such exercise.
     """
     exercise = find(exercise_id)
-    given = min(_hints_given.get(exercise_id, 0) + 1, len(exercise.hints))
+    before = max(_hints_given.get(exercise_id, 0), progress.of(exercise_id).hints)
+    given = min(before + 1, len(exercise.hints))
     _hints_given[exercise_id] = given
+    progress.hinted(exercise_id, given)
     for number, text in enumerate(exercise.hints[:given], 1):
         print(f"Hint {number} of {len(exercise.hints)}: {text}")
     if given == len(exercise.hints):

@@ -60,7 +60,8 @@ class Exercise:
     """One exercise of a lesson.
 
     `also` are the signatures of further functions that it asks for; `judge` is then
-    given all of them together.
+    given all of them together. `reference` is what later lessons run on where the
+    learner's own answer has not passed.
     """
 
     id: str
@@ -70,6 +71,7 @@ class Exercise:
     hints: tuple[str, ...]
     judge: Callable[[Any, Stage, int], Judged]
     also: tuple[str, ...] = ()
+    reference: Callable[..., Any] | None = None
 
     @property
     def seed(self) -> int:

@@ -14,6 +14,7 @@ from labkit.checks import messages, verify
 from labkit.checks.exercise import Answer, Exercise, Judged, Played, Stage, Where
 from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record, plural
+from labkit.comm import collectives
 from labkit.record import recorder as recording
 
 RETURNED = "exchange returned"
@@ -218,4 +219,5 @@ EXERCISE = Exercise(
         "it copies.",
     ),
     judge=judge,
+    reference=collectives.exchange,
 )

@@ -18,6 +18,7 @@ from labkit.checks.lesson_01.reduce_scatter import (
 from labkit.checks.lesson_01.scratch import peak_bytes
 from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record
+from labkit.comm import collectives
 from labkit.comm.collectives import chunks
 
 
@@ -116,4 +117,5 @@ EXERCISE = Exercise(
         "sends chunk r - s and receives chunk r - s - 1; all modulo p.",
     ),
     judge=judge,
+    reference=collectives.all_reduce_ring,
 )

@@ -24,6 +24,7 @@ from labkit.checks.lesson_01.case import (
 )
 from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record, plural
+from labkit.comm import collectives
 from labkit.record import recorder as recording
 from labkit.record.events import CommStart
 
@@ -199,4 +200,5 @@ EXERCISE = Exercise(
         "recv_sizes[r - s] elements; in round 0 that is yourself: copy.",
     ),
     judge=judge,
+    reference=collectives.all_to_all,
 )

@@ -13,6 +13,7 @@ from labkit.checks.lesson_01 import case as cases
 from labkit.checks.lesson_01.case import Came, Case
 from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record, plural
+from labkit.comm import collectives
 from labkit.record.events import CommStart, WaitEnd
 
 STALE = 99
@@ -126,4 +127,5 @@ EXERCISE = Exercise(
         "there is such a place; the places from 2**k up to 2**(k + 1) receive.",
     ),
     judge=judge,
+    reference=collectives.broadcast_tree,
 )

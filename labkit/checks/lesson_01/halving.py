@@ -13,6 +13,7 @@ from labkit.checks.lesson_01 import case as cases
 from labkit.checks.lesson_01.case import DTYPES, Case
 from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record, plural
+from labkit.comm import collectives
 
 # What is left where only worlds that are no power of two go wrong.
 KEPT = {Property.VALUES: 2, Property.TRAFFIC: 2}
@@ -140,4 +141,5 @@ EXERCISE = Exercise(
         "power P up gives its x to rank - P before, and gets the sum from it after.",
     ),
     judge=judge,
+    reference=collectives.all_reduce_halving,
 )

@@ -13,6 +13,7 @@ from labkit.checks.lesson_01.case import Came, Case
 from labkit.checks.lesson_01.scratch import peak_bytes
 from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record
+from labkit.comm import collectives
 
 MAX_SCRATCH_CHUNKS = 2
 
@@ -147,4 +148,5 @@ EXERCISE = Exercise(
         "r - s - 2 from rank r - 1, and adds its own part of that chunk; all modulo p.",
     ),
     judge=judge,
+    reference=collectives.reduce_scatter_ring,
 )
