@@ -70,7 +70,11 @@ def test_any_number_of_nodes() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "closest"),
-    [("dgx-h10", "dgx-h100"), ("2x dgx-h100 infini", "2x dgx-h100 inf"), ("this pc", "this ma")],
+    [
+        ("dgx-h10", "dgx-h100"),
+        ("2x dgx-h100 infini", "2x dgx-h100 inf"),
+        ("this pc", "this machine"),
+    ],
 )
 def test_a_name_that_is_unknown_is_told_the_one_most_like_it(
     asked: str, closest: str
