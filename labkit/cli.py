@@ -55,6 +55,20 @@ def lab(context: typer.Context) -> None:
 
 
 @app.command()
+def update() -> None:
+    """Put the newest edition of each lesson under your answers in work/."""
+    from labkit.course.places import find_course
+    from labkit.course.update import update as bring_up
+
+    for item in bring_up(find_course()):
+        saved = f"; as it was: {item.saved.name}" if item.saved else ""
+        why = f": {item.why}" if item.why else ""
+        console.print(
+            f"{item.state}: {item.path.name}{saved}{why}", highlight=False, markup=False
+        )
+
+
+@app.command()
 def build(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; fail if one is stale.")
