@@ -128,6 +128,43 @@ def check(
 
 
 @app.command()
+def grade(
+    folder: Annotated[Path, typer.Argument(help="What came back from learners.")],
+    lesson: Annotated[
+        str | None, typer.Option(help="For files that do not say which they are of.")
+    ] = None,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", help="Write the rows to this file.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the rows to this file.")
+    ] = None,
+    limit: Annotated[float, typer.Option(help="Seconds that one cell may run.")] = 120,
+    total: Annotated[
+        float, typer.Option(help="Seconds that one notebook may run.")
+    ] = 900,
+) -> None:
+    """Run every notebook of a folder with its answers, and give each a row."""
+    from labkit.course import grade as grading
+    from labkit.course.places import find_course
+
+    rows: list[grading.Row] = []
+    limits = grading.Limits(limit, total)
+    console.print(grading.FORGEABLE, highlight=False)
+    try:
+        for row in grading.grade(find_course(), folder, lesson=lesson, limits=limits):
+            rows.append(row)
+            line = f"{row.total:4} {row.status:10} {row.file} {row.note}".rstrip()
+            console.print(line, highlight=False, markup=False)
+    finally:
+        # An interrupt keeps what there is.
+        if csv_file is not None:
+            csv_file.write_text(grading.as_csv(rows), encoding="utf-8")
+        if json_file is not None:
+            json_file.write_text(grading.as_json(rows), encoding="utf-8")
+
+
+@app.command()
 def bench(
     name: Annotated[
         str | None, typer.Argument(help="Which; without it they are listed.")

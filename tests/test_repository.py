@@ -153,7 +153,7 @@ def test_readme_names_real_commands() -> None:
     from labkit.cli import app
 
     commands = {command.callback.__name__ for command in app.registered_commands}
-    assert commands == {"lab", "build", "check", "bench", "doctor"}
+    assert commands == {"lab", "update", "build", "check", "grade", "bench", "doctor"}
     assert set(re.findall(r"\blabkit ([a-z]+) [0-9-]", README)) <= commands
 
 

@@ -113,7 +113,7 @@ def read_notebook(path: Path) -> dict[str, Any]:
         UsageError: It is missing, or no notebook.
     """
     try:
-        notebook: Any = json.loads(path.read_text(encoding="utf-8"))
+        notebook: Any = json.loads(path.read_text(encoding="utf-8-sig"))
         cells = [dict(cell) for cell in notebook["cells"]]
         for cell in cells:
             source = cell["source"]
