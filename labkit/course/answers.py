@@ -92,7 +92,7 @@ Added: TypeAlias = "defaultdict[Key | None, list[Cell]]"
 def _claims(
     learners: Sequence[Mapping[str, Any]], keys: Mapping[Key, Cell]
 ) -> tuple[Claims, Added]:
-    """Which cell claims to be which of the edition's; the others by whom they follow."""
+    """Which cells claim to be the edition's; the others, by whom they follow."""
     ids = {cell["id"]: key for key, cell in keys.items()}
     names = {
         name: key
