@@ -25,18 +25,6 @@ def cut(x_N, p):
 # 1.1
 
 
-def by_tree(x_N, root, group):
-    rank, p = dist.get_rank(group), dist.get_world_size(group)
-    place = (rank - root) % p
-    step = 1
-    while step < p:
-        if place < step and place + step < p:
-            dist.send(x_N, (place + step + root) % p, group=group)
-        elif step <= place < 2 * step:
-            dist.recv(x_N, (place - step + root) % p, group=group)
-        step *= 2
-
-
 def by_halving_the_range(x_N, root, group):
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     place, low, high = (rank - root) % p, 0, p

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,32 +12,31 @@ import torch.distributed as dist
 
 from labkit.checks import assess, check, run
 from labkit.checks.exercise import Played, find
-from labkit.checks.lesson_01 import all_reduce, all_to_all
+from labkit.checks.lesson_01 import EXERCISES, all_reduce, all_to_all
 from labkit.checks.lesson_01 import case as cases
 from labkit.checks.lesson_01.case import Came, Case
 from labkit.checks.run import RankStage
 from labkit.checks.verdict import Verdict
+from labkit.comm import collectives
+from labkit.course.source import read_lesson, strip_solution
 from labkit.errors import CheckFailed
 from tests.checks import answers_01 as answers
 from tests.mutants import Mutant, mutants
 
+SOURCE = Path(__file__).parents[2] / "solutions" / "01_collectives.py"
+HOLES = {
+    cell.exercise: cell.text
+    for cell in read_lesson(SOURCE).cells
+    if cell.role == "hole" and cell.exercise is not None
+}
 NAMES = {
-    "torch": torch, "dist": dist, "exchange": answers.exchange, "cut": answers.cut,
-    "ring_sums": answers.ring_sums, "recurse": answers.recurse,
+    "torch": torch, "dist": dist, "exchange": collectives.exchange,
+    "chunk_sizes": collectives.chunk_sizes,
 }  # fmt: skip
 FULL = {
     "1.1": [4, 3, 3], "1.2": [4, 4, 2], "1.3": [4, 4, 2], "1.4": [4, 4, 2],
     "1.5": [10], "1.6": [4, 3, 3],
 }  # fmt: skip
-REFERENCE: dict[str, Any] = {
-    "1.1": answers.by_tree,
-    "1.2": answers.ring_sums,
-    "1.3": answers.ring_sum_everywhere,
-    "1.4": answers.halve_and_double,
-    "1.5": (answers.predict_s, answers.crossover_bytes),
-    "1.6": answers.rotating_pairs,
-}
-
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 
@@ -48,8 +47,16 @@ def stage() -> Iterator[RankStage]:
         yield ranks
 
 
-def judged(stage: RankStage, exercise: str, answer: Any) -> Verdict:
-    return assess(find(exercise), answer, stage, seed=None)
+def answer(exercise: str, source: str) -> Any:
+    """The function that a hole's source defines, or all that its exercise asks for."""
+    wanted = find(exercise)
+    names = [text.partition("(")[0] for text in (wanted.signature, *wanted.also)]
+    found = tuple(Mutant("none", source).function(name, NAMES) for name in names)
+    return found if wanted.also else found[0]
+
+
+def judged(stage: RankStage, exercise: str, given: Any) -> Verdict:
+    return assess(find(exercise), given, stage, seed=None)
 
 
 def points(verdict: Verdict) -> list[int]:
@@ -61,29 +68,46 @@ def points(verdict: Verdict) -> list[int]:
 def test_the_reference_passes_for_any_seed(
     stage: RankStage, exercise: str, seed: int | None
 ) -> None:
-    verdict = assess(find(exercise), REFERENCE[exercise], stage, seed=seed)
+    verdict = assess(
+        find(exercise), answer(exercise, HOLES[exercise]), stage, seed=seed
+    )
     assert points(verdict) == FULL[exercise], str(verdict)
 
 
+@pytest.mark.parametrize("exercise", FULL)
+def test_the_hole_fails(stage: RankStage, exercise: str) -> None:
+    verdict = judged(stage, exercise, answer(exercise, strip_solution(HOLES[exercise])))
+    assert verdict.points == 0
+    assert "write your answer here" in str(verdict)
+
+
+@pytest.mark.parametrize("exercise", [e.id for e in EXERCISES.values() if e.reference])
+def test_what_later_lessons_run_on_passes_too(stage: RankStage, exercise: str) -> None:
+    assert judged(stage, exercise, find(exercise).reference).passed
+
+
 @pytest.mark.parametrize(
-    ("exercise", "answer"),
+    ("exercise", "other"),
     [
         ("1.1", answers.by_halving_the_range),
         ("1.2", answers.the_other_way_round),
         ("1.3", answers.from_two_halves),
+        ("1.2", answers.ring_sums),
+        ("1.3", answers.ring_sum_everywhere),
         ("1.4", answers.by_recursion),
+        ("1.4", answers.halve_and_double),
         ("1.5", (answers.predict_s, answers.by_bisection)),
         ("1.6", answers.all_started_at_once),
         ("1.6", answers.a_tuple),
     ],
 )
-def test_other_right_answers_pass(stage: RankStage, exercise: str, answer: Any) -> None:
-    verdict = judged(stage, exercise, answer)
+def test_other_right_answers_pass(stage: RankStage, exercise: str, other: Any) -> None:
+    verdict = judged(stage, exercise, other)
     assert points(verdict) == FULL[exercise], str(verdict)
 
 
 @pytest.mark.parametrize(
-    ("exercise", "answer", "expected", "message"),
+    ("exercise", "wrong", "expected", "message"),
     [
         ("1.1", answers.root_to_all, [4, 0, 0], "a tree's sends at most 2"),
         ("1.1", answers.chain, [4, 3, 0], "rounds, 2 are enough for 4 ranks"),
@@ -119,11 +143,11 @@ def test_other_right_answers_pass(stage: RankStage, exercise: str, answer: Any) 
 def test_a_wrong_answer_is_told_what_is_wrong(
     stage: RankStage,
     exercise: str,
-    answer: Callable[..., Any],
+    wrong: Callable[..., Any],
     expected: list[int],
     message: str,
 ) -> None:
-    verdict = judged(stage, exercise, answer)
+    verdict = judged(stage, exercise, wrong)
     assert message in str(verdict), str(verdict)
     assert points(verdict) == expected, str(verdict)
 
@@ -171,7 +195,7 @@ MIXED_UP = {
     "1.1": {"rank": "root", "place": "rank"},
     "1.2": {"own": "arrived", "step": "rank"},
     "1.3": {"right": "left", "own": "arrived", "known": "missing"},
-    "1.4": {"kept": "given", "owned": "missing", "power": "p"},
+    "1.4": {"mine": "theirs", "power": "p", "peer": "rank"},
     "1.6": {"to": "frm", "frm": "to", "rank": "p"},
 }
 
@@ -188,15 +212,10 @@ def test_nine_in_ten_mutants_are_caught(
     monkeypatch.setattr(cases, "ENOUGH", 1)
     monkeypatch.setattr(all_to_all, "ENOUGH", 1)
     monkeypatch.setitem(run.LIMIT_S, "threads", 1.0)
-    source = inspect.getsource(REFERENCE[exercise])
-    name = REFERENCE[exercise].__name__
-    made = list(mutants(source, MIXED_UP[exercise]))[::every]
+    made = list(mutants(HOLES[exercise], MIXED_UP[exercise]))[::every]
     survivors = [
-        mutant.change for mutant in made if _passes(stage, exercise, mutant, name)
-    ]
+        mutant.change for mutant in made
+        if judged(stage, exercise, answer(exercise, mutant.source)).passed
+    ]  # fmt: skip
     assert len(made) >= 20 / every
     assert len(survivors) <= len(made) / 10, survivors
-
-
-def _passes(stage: RankStage, exercise: str, mutant: Mutant, name: str) -> bool:
-    return judged(stage, exercise, mutant.function(name, NAMES)).passed

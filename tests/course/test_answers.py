@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from labkit.course.answers import defined, rebuild
+from labkit.course.answers import rebuild
+from labkit.course.claims import defined
 from labkit.course.build import build
 from labkit.course.check import read_notebook
 from labkit.course.places import Course
