@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from labkit.course.answers import rebuild
-from labkit.course.claims import defined
+from labkit.course.answers import rebuild, submission
 from labkit.course.build import build
 from labkit.course.check import read_notebook
+from labkit.course.claims import defined
 from labkit.course.places import Course
+from labkit.course.source import HOLE_LINE
 
 DOUBLE = "def double(x: int) -> int:\n    return x + x"
 TRIPLE = "def triple(x: int) -> int:\n    return x + x + x"
@@ -188,3 +189,221 @@ def test_odd_metadata_claim_nothing(
 )  # fmt: skip
 def test_what_a_cell_defines(source: str, names: tuple[str, ...]) -> None:
     assert defined(source) == names
+
+
+def with_own(notebook: Any, role: str, *cells: dict[str, Any]) -> Any:
+    """The notebook with cells behind exercise 0.1's cell of a role."""
+    made = copy.deepcopy(notebook)
+    at = made["cells"].index(find(made, "0.1", role)) + 1
+    made["cells"][at:at] = cells
+    return made
+
+
+def copied(notebook: Any, source: str, role: str = "hole") -> dict[str, Any]:
+    """A cell as an editor pastes it, its metadata included, with another text."""
+    return {**copy.deepcopy(find(notebook, "0.1", role)), "id": "c", "source": source}
+
+
+def at_hole(notebook: Any, exercise: str = "0.1") -> int:
+    return notebook["cells"].index(find(notebook, exercise, "hole"))
+
+
+def test_a_copied_hole_that_answers_another_exercise_is_that_ones_answer(
+    edition: dict[str, Any], learners: dict[str, Any]
+) -> None:
+    find(learners, "0.2", "hole")["source"] = find(edition, "0.2", "hole")["source"]
+    made = with_own(learners, "look", copied(learners, TRIPLE))
+    rebuilt = rebuild(edition, made)
+    assert holes(rebuilt.notebook) == [DOUBLE, TRIPLE]
+    assert rebuilt.num_added == 0
+
+
+@pytest.mark.parametrize("attempt", ["def double(x:", "1 / 0", "def double(x): x +"])
+@pytest.mark.parametrize("role", ["statement", "hole", "look"])
+def test_a_broken_copy_does_not_break_the_answer(
+    edition: dict[str, Any], learners: dict[str, Any], attempt: str, role: str
+) -> None:
+    made = with_own(learners, role, copied(learners, attempt))
+    source = holes(rebuild(edition, made).notebook)[0]
+    if attempt.startswith("def") and role != "statement":
+        # The last one that was written counts, right or not.
+        assert source == attempt
+    else:
+        assert source.startswith(DOUBLE) or source.endswith(DOUBLE)
+
+
+def test_older_attempts_come_before_the_hole(
+    edition: dict[str, Any], learners: dict[str, Any]
+) -> None:
+    older = copied(learners, "def double(x): return x")
+    pristine = copied(learners, find(edition, "0.1", "hole")["source"])
+    made = with_own(learners, "statement", pristine, older)
+    rebuilt = rebuild(edition, made)
+    assert holes(rebuilt.notebook) == [DOUBLE, TRIPLE]
+    assert (
+        rebuilt.notebook["cells"][at_hole(rebuilt.notebook) - 1]["source"]
+        == (older["source"])
+    )
+    again = rebuild(edition, rebuilt.notebook)
+    assert sources(again.notebook) == sources(rebuilt.notebook)
+
+
+def test_an_experiment_with_the_same_name_is_not_the_answer(
+    edition: dict[str, Any], learners: dict[str, Any]
+) -> None:
+    made = with_own(learners, "look", own("def double(x): return 0  # what if?"))
+    rebuilt = rebuild(edition, made)
+    assert holes(rebuilt.notebook) == [DOUBLE, TRIPLE]
+    assert sources(rebuilt.notebook) == sources(made)
+
+
+@pytest.mark.parametrize("role", ["hole", "check", "look"])
+def test_an_answer_below_an_untouched_hole_counts(
+    edition: dict[str, Any], role: str
+) -> None:
+    magic = "%%time\n" + DOUBLE
+    made = with_own(edition, role, own("half = 2"), own(magic), own("double(3)"))
+    rebuilt = rebuild(edition, made)
+    assert holes(rebuilt.notebook)[0] == magic
+    mine = [
+        s for s in sources(rebuilt.notebook) if s in ("half = 2", "double(3)", magic)
+    ]
+    assert mine == ["half = 2", magic, "double(3)"] or role != "hole"
+
+
+def test_both_answers_in_one_cell(
+    edition: dict[str, Any], learners: dict[str, Any]
+) -> None:
+    both = f"{DOUBLE}\n\n{TRIPLE}"
+    find(learners, "0.1", "hole")["source"] = both
+    find(learners, "0.2", "hole")["source"] = find(edition, "0.2", "hole")["source"]
+    assert holes(rebuild(edition, learners).notebook) == [both, both]
+
+
+def test_a_hole_of_an_older_edition_is_no_answer(edition: dict[str, Any]) -> None:
+    older = copy.deepcopy(edition)
+    hole = find(older, "0.1", "hole")
+    hole["source"] = hole["source"].replace("Twice x.", "Two times x.  # by hand")
+    another = find(older, "0.2", "hole")
+    another["source"] = f'def triple(number):\n    """x"""\n    {HOLE_LINE}'
+    rebuilt = rebuild(edition, older)
+    assert holes(rebuilt.notebook) == holes(edition)
+    assert rebuilt.answered == ()
+    assert rebuilt.num_added == 0
+
+
+def test_an_answer_above_the_line_that_raises_is_one(edition: dict[str, Any]) -> None:
+    made = copy.deepcopy(edition)
+    source = f"def double(x):\n    return 2 * x\n    {HOLE_LINE}"
+    find(made, "0.1", "hole")["source"] = source
+    assert holes(rebuild(edition, made).notebook)[0] == source
+
+
+def test_a_copy_of_a_lessons_cell_with_another_text_is_the_learners_own(
+    edition: dict[str, Any], learners: dict[str, Any]
+) -> None:
+    look, check = copied(learners, "double(5)", "look"), copied(learners, "1", "check")
+    same = copied(learners, find(edition, "0.1", "look")["source"], "look")
+    made = with_own(learners, "look", look, check, same)
+    rebuilt = rebuild(edition, made)
+    assert rebuilt.num_added == 2
+    at = rebuilt.notebook["cells"].index(find(rebuilt.notebook, "0.1", "look"))
+    new = rebuilt.notebook["cells"][at + 1 : at + 3]
+    assert [cell["source"] for cell in new] == ["double(5)", "1"]
+    assert all("labkit" not in cell["metadata"] for cell in new)
+    assert all("deletable" not in cell["metadata"] for cell in new)
+
+
+def test_a_hole_that_became_a_text_is_still_the_answer(
+    edition: dict[str, Any], learners: dict[str, Any]
+) -> None:
+    find(learners, "0.1", "hole")["cell_type"] = "markdown"
+    rebuilt = rebuild(edition, learners).notebook
+    assert holes(rebuilt)[0] == DOUBLE
+    assert find(rebuilt, "0.1", "hole")["cell_type"] == "code"
+
+
+GUESSES = """
+# %% role="predict"
+predict("the first", ...)
+
+# %% role="predict"
+predict("the second", ...)
+"""
+
+
+def test_a_guess_stays_with_its_question(course: Course) -> None:
+    from tests.course.conftest import SOURCE
+
+    path = course.solutions / "00_first.py"
+    editions = []
+    for text in (GUESSES, GUESSES.replace("first", 'zeroth", ...)\npredict("first')):
+        path.write_text(SOURCE + text)
+        for item in build(course):
+            item.write()
+        editions.append(read_notebook(course.lessons / "00_first.ipynb"))
+    learners = copy.deepcopy(editions[0])
+    learners["cells"][-2]["source"] = 'predict("the first", 1)'
+    learners["cells"][-1]["source"] = "predict('the second', 2)  # sure"
+    assert sources(rebuild(editions[0], learners).notebook) == sources(learners)
+    rebuilt = rebuild(editions[1], learners)
+    assert sources(rebuilt.notebook)[-2] == editions[1]["cells"][-2]["source"]
+    assert sources(rebuilt.notebook)[-1] == "predict('the second', 2)  # sure"
+
+
+def test_texts_whose_numbers_shifted_keep_what_followed_them(
+    edition: dict[str, Any], learners: dict[str, Any]
+) -> None:
+    newer = copy.deepcopy(edition)
+    for cell in newer["cells"]:
+        labkit = cell["metadata"]["labkit"]
+        if labkit["role"] == "code":
+            labkit["ordinal"] += 1
+            cell["id"] = f"lab00-x-code-{labkit['ordinal']}"
+    code = copy.deepcopy(newer["cells"][1])
+    code["metadata"]["labkit"]["ordinal"], code["id"] = 1, "lab00-x-code-1"
+    code["source"] = "import sys"
+    newer["cells"].insert(1, code)
+    learners["cells"].insert(2, own("after_math = 1"))
+    rebuilt = rebuild(newer, learners).notebook
+    assert sources(rebuilt)[1:4] == ["import sys", "import math", "after_math = 1"]
+
+
+def test_a_submission_has_the_learners_code_and_nothing_else(
+    edition: dict[str, Any], learners: dict[str, Any]
+) -> None:
+    tagged = {**own("# NBVAL_SKIP\nhelp_me = 1"), "outputs": [{"x": 1}]}
+    tagged["metadata"] = {"tags": ["nbval-skip"]}
+    look = find(learners, "0.1", "look")
+    look["source"] = "import sys"
+    find(learners, "0.1", "hole")["source"] = f"#  # NBVAL_SKIP\n{DOUBLE}"
+    find(learners, "0.1", "check")["source"] = "pass"
+    made = with_own(learners, "hole", tagged, own("a note", "markdown"))
+    graded = submission(edition, made).notebook
+    assert "a note" not in sources(graded)
+    at = at_hole(graded)
+    assert sources(graded)[at : at + 5] == [
+        f"#  #  not NBVAL_SKIP\n{DOUBLE}", "#  not NBVAL_SKIP\nhelp_me = 1",
+        find(edition, "0.1", "check")["source"], find(edition, "0.1", "look")["source"],
+        "import sys",
+    ]  # fmt: skip
+    bare = next(cell for cell in graded["cells"] if not cell["metadata"])
+    assert bare["outputs"] == []
+    assert graded["metadata"] == edition["metadata"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["(" * 5000, "-" * 300_000 + "1", "1+" * 50_000 + "1", "x" * 2_000_000, "\x00",
+     "def double(x):\n" + "".join(f"{' ' * n}if x:\n" for n in range(1, 200)),
+     '"\\d"\ndef double(x): return x is 3', "\udc80"],
+    ids=range(8),
+)  # fmt: skip
+@pytest.mark.parametrize("ending", ["", f"\n{HOLE_LINE}"])
+def test_no_text_is_too_odd_to_be_placed(
+    edition: dict[str, Any], learners: dict[str, Any], source: str, ending: str
+) -> None:
+    find(learners, "0.1", "hole")["source"] = source + ending
+    learners["cells"].append(own(source + ending))
+    rebuilt = rebuild(edition, learners)
+    assert holes(rebuilt.notebook) == [source + ending, TRIPLE]
