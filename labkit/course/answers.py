@@ -65,8 +65,8 @@ def rebuild(edition: Notebook, learners: Notebook) -> Rebuilt:
 
     Args:
         edition: The lesson as it is handed out.
-        learners: As `labkit.course.check.read_notebook` reads it: of whatever edition,
-            with cells deleted, doubled, split or moved.
+        learners: As `read_notebook` reads it: of whatever edition, with cells deleted,
+            doubled, split or moved.
     """
     placed = _place(Edition.of(edition), learners["cells"])
     return _rebuilt(edition, placed, _updated_cells(placed))

@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 import nbformat
 
+from labkit.course.notebook import read_notebook
 from labkit.course.source import HOLE_LINE
 from labkit.errors import UsageError
 
@@ -104,31 +105,6 @@ def check_notebook(
         tuple(_judge(cell, results) for cell in cells if _purpose(cell)[1] == "check"),
         tuple(r for r in results if not r.passed and not _excused(r, results)),
     )
-
-
-def read_notebook(path: Path) -> dict[str, Any]:
-    """Read a notebook of format 4, whatever small faults an editor left in it.
-
-    Raises:
-        UsageError: It is missing, or no notebook.
-    """
-    try:
-        notebook: Any = json.loads(path.read_text(encoding="utf-8-sig"))
-        cells = [dict(cell) for cell in notebook["cells"]]
-        for cell in cells:
-            source = cell["source"]
-            cell["source"] = source if isinstance(source, str) else "".join(source)
-            cell["metadata"] = dict(cell.get("metadata", {}))
-            if cell["cell_type"] not in ("code", "markdown", "raw"):
-                raise ValueError(f"a cell of type {cell['cell_type']!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UsageError(
-            f"{path} must be a Jupyter notebook of format 4; reading it gave "
-            f"{reason}. Try opening it in JupyterLab, or start from a fresh copy: move "
-            "it away and run `labkit lab`."
-        ) from error
-    return {**notebook, "cells": cells}
 
 
 def _runnable(notebook: dict[str, Any], path: Path, upto: str | None) -> dict[str, Any]:

@@ -25,7 +25,8 @@ from typing import Any, Literal, TypeAlias
 
 from labkit.checks.progress import GRADING
 from labkit.course.answers import rebuild
-from labkit.course.check import NotebookReport, check_notebook, read_notebook
+from labkit.course.check import NotebookReport, check_notebook
+from labkit.course.notebook import read_notebook
 from labkit.course.places import Course, lesson_of, numbered
 from labkit.errors import UsageError
 

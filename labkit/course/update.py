@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from labkit.course.answers import rebuild
-from labkit.course.check import read_notebook
+from labkit.course.notebook import read_notebook
 from labkit.course.places import Course, numbered
 from labkit.errors import UsageError
 

@@ -203,6 +203,7 @@ MIXED_UP = {
 @pytest.mark.parametrize(
     "every", [4, pytest.param(1, marks=pytest.mark.grid)], ids=["some", "all"]
 )
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("exercise", MIXED_UP)
 def test_nine_in_ten_mutants_are_caught(
     stage: RankStage, exercise: str, every: int, monkeypatch: pytest.MonkeyPatch

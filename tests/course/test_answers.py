@@ -10,8 +10,8 @@ import pytest
 
 from labkit.course.answers import rebuild, submission
 from labkit.course.build import build
-from labkit.course.check import read_notebook
 from labkit.course.claims import defined
+from labkit.course.notebook import read_notebook
 from labkit.course.places import Course
 from labkit.course.source import HOLE_LINE
 

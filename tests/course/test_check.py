@@ -20,7 +20,6 @@ from labkit.course.check import (
     NotebookReport,
     check_notebook,
     points_told,
-    read_notebook,
 )
 from labkit.course.places import Course
 from labkit.errors import UsageError
@@ -167,20 +166,6 @@ def test_a_check_cell_cannot_excuse_itself(notebook: Path) -> None:
     edit(notebook, "lab00-0-1-hole-1", "def double(x): return 0")
     report = check_notebook(notebook, upto="0.1")
     assert statuses(report) == {"0.1": "failed"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "{}", '{"cells": [1]}', '{"cells": [{"cell_type": "code"}]}',
-     '{"worksheets": []}', '{"cells": [{"cell_type": "x", "source": ""}]}'],
-)  # fmt: skip
-def test_what_is_no_notebook_is_told(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "00_broken.ipynb"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=r"00_broken.ipynb must be a Jupyter notebook"):
-        read_notebook(path)
-    with pytest.raises(UsageError, match="FileNotFoundError"):
-        read_notebook(tmp_path / "none.ipynb")
 
 
 @pytest.mark.parametrize("limit", [0, -1.5])
