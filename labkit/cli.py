@@ -60,12 +60,12 @@ def update() -> None:
     from labkit.course.places import find_course
     from labkit.course.update import update as bring_up
 
-    for item in bring_up(find_course()):
-        saved = f"; as it was: {item.saved.name}" if item.saved else ""
-        why = f": {item.why}" if item.why else ""
-        console.print(
-            f"{item.state}: {item.path.name}{saved}{why}", highlight=False, markup=False
-        )
+    course, nothing = find_course(), True
+    for item in bring_up(course):
+        console.print(str(item), highlight=False, markup=False, soft_wrap=True)
+        nothing = False
+    if nothing:
+        console.print(f"no lesson is in {course.work} yet; try `labkit lab`")
 
 
 @app.command()

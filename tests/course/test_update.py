@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ from labkit.course.work import hand_out
 from labkit.errors import UsageError
 from tests.course.conftest import SOURCE
 
+ROOT = Path(__file__).resolve().parents[2]
 NEW = SOURCE.replace("You add numbers.", "You add and multiply.")
 
 
@@ -76,12 +81,95 @@ def test_what_cannot_be_read_is_left_alone_and_named(
     notebook(at_work).write_text(content)
     [item] = update(at_work)
     assert item.state == "left alone"
-    assert "must be a Jupyter notebook" in item.why
+    assert "must be a Jupyter notebook" in item.what
     assert notebook(at_work).read_text() == content
     assert len(list(at_work.work.iterdir())) == 1
 
 
-def test_a_full_disk_changes_nothing(
+def test_what_was_done_is_one_line(at_work: Course) -> None:
+    answer(at_work, 3, "def double(x):\n    return 2 * x")
+    [item] = update(at_work)
+    assert str(item) == (
+        "00_first.ipynb, new edition: 1 answers and 0 added cells kept, 1 cells of the "
+        "lesson say something new; as it was: 00_first.before-1.ipynb"
+    )
+    assert [str(each) for each in update(at_work)] == ["00_first.ipynb, up to date"]
+
+
+def test_points_and_tags_of_the_lesson_are_new_too(at_work: Course) -> None:
+    list(update(at_work))
+    (at_work.solutions / "00_first.py").write_text(NEW.replace("points=10", "points=9"))
+    for item in build(at_work):
+        item.write()
+    assert [item.state for item in update(at_work)] == ["new edition"]
+    check = json.loads(notebook(at_work).read_text())["cells"][4]
+    assert check["metadata"]["nbgrader"]["points"] == 9
+
+
+def test_what_an_editor_keeps_in_a_notebook_stays(at_work: Course) -> None:
+    found: Any = json.loads(notebook(at_work).read_text())
+    found["metadata"] |= {"widgets": {"a": 1}, "kernelspec": {"name": "mine"}}
+    found["metadata"]["labkit"] = {}
+    mine = {"cell_type": "code", "id": "m", "metadata": {"collapsed": True},
+            "source": "1", "outputs": [], "execution_count": None}  # fmt: skip
+    found["cells"].append(mine)
+    notebook(at_work).write_text(json.dumps(found))
+    notebook(at_work).chmod(0o640)
+    list(update(at_work))
+    now: Any = json.loads(notebook(at_work).read_text())
+    assert now["metadata"]["widgets"] == {"a": 1}
+    assert now["metadata"]["kernelspec"] == {"name": "mine"}
+    assert now["metadata"]["labkit"]["lesson"] == "00"
+    assert now["cells"][-1] == mine
+    assert notebook(at_work).stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_stays_a_link(at_work: Course, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.ipynb"
+    notebook(at_work).rename(elsewhere)
+    notebook(at_work).symlink_to(elsewhere)
+    [item] = update(at_work)
+    assert item.state == "new edition"
+    assert notebook(at_work).is_symlink()
+    assert "You add and multiply." in written(elsewhere)[0]
+
+
+def test_half_a_letter_is_no_trouble(at_work: Course) -> None:
+    answer(at_work, 3, "double = '\ud800'")
+    assert [item.state for item in update(at_work)] == ["new edition"]
+    assert written(notebook(at_work))[3] == "double = '?'"
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_everything_as_it_was(at_work: Course) -> None:
+    before = notebook(at_work).read_bytes()
+    longer = f"\n# %% [markdown]\n# {'word ' * 2000}\n"
+    (at_work.solutions / "00_first.py").write_text(NEW + longer)
+    for item in build(at_work):
+        item.write()
+    # A limit on file size fails the write midway, as a full disk does.
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from labkit.course.update import update\n"
+        "from labkit.course.places import Course\n"
+        "list(update(Course(Path(sys.argv[1]))))\n"
+    )
+    for limit in (100, len(before)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(at_work.root)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+            preexec_fn=lambda at=limit: resource.setrlimit(
+                resource.RLIMIT_FSIZE, (at, at)
+            ),
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert "Nothing of yours was changed" in done.stderr
+        assert notebook(at_work).read_bytes() == before
+    [saved] = [p for p in at_work.work.iterdir() if p != notebook(at_work)]
+    assert saved.read_bytes() == before
+
+
+def test_a_failure_to_replace_is_told(
     at_work: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, notebook: Any) -> None:
