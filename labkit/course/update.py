@@ -40,10 +40,10 @@ class Updated:
     what: str = ""
 
     def __str__(self) -> str:
-        """A line: the notebook, what became of it, where it is as it was."""
+        """A line: what became of the notebook, and where it is as it was."""
         saved = f"; as it was: {self.saved.name}" if self.saved else ""
         what = f": {self.what}" if self.what else ""
-        return f"{self.path.name}, {self.state}{what}{saved}"
+        return f"{self.state}: {self.path.name}{what}{saved}"
 
 
 def update(course: Course) -> Iterator[Updated]:

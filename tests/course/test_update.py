@@ -90,10 +90,10 @@ def test_what_was_done_is_one_line(at_work: Course) -> None:
     answer(at_work, 3, "def double(x):\n    return 2 * x")
     [item] = update(at_work)
     assert str(item) == (
-        "00_first.ipynb, new edition: 1 answers and 0 added cells kept, 1 cells of the "
+        "new edition: 00_first.ipynb: 1 answers and 0 added cells kept, 1 cells of the "
         "lesson say something new; as it was: 00_first.before-1.ipynb"
     )
-    assert [str(each) for each in update(at_work)] == ["00_first.ipynb, up to date"]
+    assert [str(each) for each in update(at_work)] == ["up to date: 00_first.ipynb"]
 
 
 def test_points_and_tags_of_the_lesson_are_new_too(at_work: Course) -> None:
