@@ -176,3 +176,15 @@ def test_starting_the_command_loads_nothing_heavy(tmp_path: Path) -> None:
     )  # fmt: skip
     loaded = set(done.stdout.split())
     assert not loaded & {"torch", "numpy", "IPython", "jupytext", "plotly", "pytest"}
+
+
+def test_update_says_what_it_did_to_each_notebook(course: Course) -> None:
+    run_as_process("build", cwd=course.root)
+    nothing = run_as_process("update", cwd=course.root)
+    assert nothing.returncode == 0
+    assert "labkit lab" in nothing.stdout
+    course.work.mkdir()
+    (course.work / "00_first.ipynb").write_text("no notebook")
+    done = run_as_process("update", cwd=course.root)
+    assert done.returncode == 0
+    assert done.stdout.startswith("left alone: 00_first.ipynb: ")
