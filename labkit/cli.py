@@ -144,24 +144,25 @@ def grade(
         float, typer.Option(help="Seconds that one notebook may run.")
     ] = 900,
 ) -> None:
-    """Run every notebook of a folder with its answers, and give each a row."""
+    """Run every notebook of a folder with its answers, and give each file a row."""
     from labkit.course import grade as grading
+    from labkit.course.gradebook import FORGEABLE, Gradebook
     from labkit.course.places import find_course
+    from labkit.course.trial import Limits
 
-    rows: list[grading.Row] = []
-    limits = grading.Limits(limit, total)
-    console.print(grading.FORGEABLE, highlight=False)
-    try:
-        for row in grading.grade(find_course(), folder, lesson=lesson, limits=limits):
-            rows.append(row)
-            line = f"{row.total:4} {row.status:10} {row.file} {row.note}".rstrip()
-            console.print(line, highlight=False, markup=False)
-    finally:
-        # An interrupt keeps what there is.
-        if csv_file is not None:
-            csv_file.write_text(grading.as_csv(rows), encoding="utf-8")
-        if json_file is not None:
-            json_file.write_text(grading.as_json(rows), encoding="utf-8")
+    limits = Limits(limit, total, grading.LIMITS.file_bytes)
+    files = [path for path in (csv_file, json_file) if path is not None]
+    book = Gradebook(csv_file, json_file)
+    console.print(FORGEABLE, highlight=False, soft_wrap=True)
+    with console.status("") as status:
+        for row in grading.grade(
+            find_course(), folder, lesson=lesson, limits=limits, but=files,
+            progress=lambda told: status.update(escape(told)),
+        ):  # fmt: skip
+            book.add(row)
+            console.print(str(row), highlight=False, markup=False, soft_wrap=True)
+    written = "".join(f", in {path}" for path in files)
+    console.print(f"{len(book.rows)} rows{written}", highlight=False)
 
 
 @app.command()

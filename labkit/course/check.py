@@ -6,26 +6,18 @@ each of them did. The notebook itself is only read.
 
 from __future__ import annotations
 
-import copy
-import json
 import re
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import nbformat
-
 from labkit.course.notebook import read_notebook
 from labkit.course.source import HOLE_LINE
+from labkit.course.trial import CELL_LIMIT_S, Limits, Trial, run
 from labkit.errors import UsageError
 
 Status: TypeAlias = Literal["passed", "failed", "not answered", "not run"]
-CELL_LIMIT_S = 120.0
 _NOT_ANSWERED = HOLE_LINE.split('"')[1]
 
 
@@ -92,34 +84,68 @@ def check_notebook(
             f"A cell's limit must be above 0 s; {cell_limit_s} was given. "
             "Try leaving it out."
         )
-    notebook = _runnable(read_notebook(path), path, upto)
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    records = _run(notebook, path, len(cells), cell_limit_s, progress)
+    cells = _upto(read_notebook(path)["cells"], path, upto)
+    limits = Limits(cell_s=cell_limit_s)
+    trial = run(_runnable(cells), path.resolve().parent, limits, progress=progress)
+    if trial.ended:
+        raise UsageError(
+            f"{path.name} must run under pytest to be checked; {trial.ended}"
+        )
+    return judge_cells(path, cells, trial)
+
+
+def grade_notebook(
+    notebook: Mapping[str, Any],
+    folder: Path,
+    limits: Limits,
+    *,
+    environment: Mapping[str, str],
+    progress: Callable[[int, int], None],
+) -> tuple[NotebookReport, str]:
+    """Run a rebuilt notebook in `folder`; the report, and what ended it early if any.
+
+    See `labkit.course.trial.run` for the arguments.
+    """
+    cells = notebook["cells"]
+    trial = run(
+        _runnable(cells), folder, limits, environment=environment, progress=progress
+    )
+    return judge_cells(folder, cells, trial), trial.ended
+
+
+def judge_cells(
+    path: Path, cells: Sequence[Mapping[str, Any]], trial: Trial
+) -> NotebookReport:
+    """Judge the exercises of a notebook by what came of its cells."""
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
     results = [
-        CellResult(number, *_purpose(cell), **record)
-        for number, cell in enumerate(cells)
-        if (record := records.get(number)) is not None and record.pop("ran")
+        CellResult(number, *_purpose(cell), **_but_ran(record))
+        for number, cell in enumerate(code)
+        if (record := trial.records.get(number)) is not None and record["ran"]
     ]
     return NotebookReport(
         path,
-        tuple(_judge(cell, results) for cell in cells if _purpose(cell)[1] == "check"),
+        tuple(_judge(cell, results) for cell in code if _purpose(cell)[1] == "check"),
         tuple(r for r in results if not r.passed and not _excused(r, results)),
     )
 
 
-def _runnable(notebook: dict[str, Any], path: Path, upto: str | None) -> dict[str, Any]:
-    """A copy without outputs that nbval takes: fresh ids, no tags on checks."""
-    cells = copy.deepcopy(notebook["cells"])
-    if upto is not None:
-        cells = cells[: _end_of(cells, path, upto)]
-    for number, cell in enumerate(cells):
-        cell["id"] = f"cell-{number}"
-        if cell["cell_type"] == "code":
-            cell |= {"outputs": [], "execution_count": None}
-        if _purpose(cell)[1] == "check":
-            # nbval lets a cell with this tag pass whatever it does.
-            cell["metadata"].pop("tags", None)
-    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
+def _but_ran(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "ran"}
+
+
+def _runnable(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The cells without tags on checks, with which nbval lets a cell always pass."""
+    return [
+        {**cell, "metadata": {}} if _purpose(cell)[1] == "check" else dict(cell)
+        for cell in cells
+    ]
+
+
+def _upto(
+    cells: Sequence[dict[str, Any]], path: Path, exercise: str | None
+) -> Sequence[dict[str, Any]]:
+    return cells if exercise is None else cells[: _end_of(cells, path, exercise)]
 
 
 def _end_of(cells: Sequence[Mapping[str, Any]], path: Path, exercise: str) -> int:
@@ -142,79 +168,6 @@ def _purpose(cell: Mapping[str, Any]) -> tuple[str | None, str | None]:
     if not isinstance(labkit, dict):
         return None, None
     return labkit.get("exercise"), labkit.get("role")  # pyright: ignore
-
-
-def _run(
-    notebook: dict[str, Any],
-    path: Path,
-    total: int,
-    cell_limit_s: float,
-    progress: Callable[[int, int], None],
-) -> dict[int, dict[str, Any]]:
-    """Run the notebook under pytest; return a record for each cell that ended."""
-    with tempfile.TemporaryDirectory(prefix="labkit-check-") as name:
-        folder = Path(name)
-        copied, harvest = folder / path.name, folder / "harvest.jsonl"
-        copied.write_text(nbformat.writes(nbformat.from_dict(notebook)))
-        (folder / "pytest.ini").write_text("[pytest]\n")
-        harvest.touch()
-        command = _command(copied, harvest, path.resolve().parent, cell_limit_s)
-        with (folder / "log").open("w+") as log:
-            process = subprocess.Popen(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
-            _follow(process, harvest, total, progress)
-            # 0: all passed; 1: some failed; anything else: it did not run.
-            if process.returncode not in (0, 1):
-                log.seek(0)
-                raise UsageError(
-                    f"{path.name} must run under pytest to be checked; pytest ended "
-                    f"with {process.returncode}. Its last words:\n{log.read()[-2000:]}"
-                )
-        records = [json.loads(line) for line in harvest.read_text().splitlines()]
-    return {record.pop("cell"): record for record in records}
-
-
-def _command(
-    notebook: Path, harvest: Path, kernel_folder: Path, cell_limit_s: float
-) -> list[str]:
-    return [
-        sys.executable, "-m", "pytest", str(notebook), "-q", "--color=no",
-        "-c", str(notebook.parent / "pytest.ini"), "--rootdir", str(notebook.parent),
-        "-p", "no:cacheprovider", "-p", "labkit.course.harvest",
-        "--harvest", str(harvest), "--kernel-folder", str(kernel_folder),
-        "--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout", str(cell_limit_s),
-    ]  # fmt: skip
-
-
-def _follow(
-    process: subprocess.Popen[bytes],
-    harvest: Path,
-    total: int,
-    progress: Callable[[int, int], None],
-) -> None:
-    """Report progress until the process ends; take it down when interrupted."""
-    try:
-        while process.poll() is None:
-            progress(harvest.read_bytes().count(b"\n"), total)
-            try:
-                process.wait(timeout=0.2)
-            except subprocess.TimeoutExpired:
-                continue
-    except BaseException:
-        _take_down(process)
-        raise
-
-
-def _take_down(process: subprocess.Popen[bytes], grace_s: float = 10.0) -> None:
-    """End pytest as an interrupt would: it stops its kernel, the kernel its ranks."""
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(timeout=grace_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _judge(cell: Mapping[str, Any], results: Sequence[CellResult]) -> ExerciseResult:

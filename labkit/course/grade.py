@@ -1,8 +1,8 @@
 """Grades a folder of notebooks: a row for every file, whatever it is.
 
-Each notebook is rebuilt from the edition with only the learner's answers and own cells,
-and run from top to bottom in a process and a kernel of its own, with limits. `mine()`
-gives the reference there, so that an early mistake costs once.
+Each notebook is rebuilt from the edition with only the learner's code, and run from
+top to bottom in a process and a kernel of its own, with limits. `mine()` gives the
+reference there, so that an early mistake costs once.
 
 [Note: trust] The verdicts are reached inside the learner's own process. Whoever wants
 to can forge them there, and a report says so. Judging by data outside comes later.
@@ -10,146 +10,108 @@ to can forge them there, and a report says so. Judging by data outside comes lat
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import os
-import re
 import tempfile
-import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from labkit.checks.progress import GRADING
-from labkit.course.answers import rebuild
-from labkit.course.check import NotebookReport, check_notebook
+from labkit.course.answers import Rebuilt, submission
+from labkit.course.check import grade_notebook
+from labkit.course.gradebook import Row
 from labkit.course.notebook import read_notebook
-from labkit.course.places import Course, lesson_of, numbered
+from labkit.course.places import Course
+from labkit.course.submissions import (
+    Release,
+    Submission,
+    lesson_by_functions,
+    lesson_of_notebook,
+    releases,
+    submissions,
+)
+from labkit.course.trial import Limits
 from labkit.errors import UsageError
 
-Status: TypeAlias = Literal["graded", "not run", "unreadable", "no lesson", "too long"]
-CELL_LIMIT_S, NOTEBOOK_LIMIT_S = 120.0, 900.0
-MAX_FILE_BYTES = 64 << 20
-FORGEABLE = (
-    "These verdicts were reached inside each learner's own process, where they can be "
-    "forged. Look at an answer yourself before much depends on it."
-)
-
-
-@dataclass(frozen=True)
-class Row:
-    """What became of one file.
-
-    Attributes:
-        file: Its path below the graded folder.
-        status: Whether it was run; points are 0 where it was not.
-        lesson: Two digits; "" where it could not be told.
-        points: By exercise.
-        out_of: By exercise.
-        note: What there is to say.
-    """
-
-    file: str
-    status: Status
-    lesson: str = ""
-    points: Mapping[str, int] | None = None
-    out_of: Mapping[str, int] | None = None
-    note: str = ""
-
-    @property
-    def total(self) -> int:
-        """Points of all exercises."""
-        return sum((self.points or {}).values())
-
-
-class _TooLong(Exception):
-    """A notebook ran longer than it may."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long a cell and a whole notebook may run."""
-
-    cell_s: float = CELL_LIMIT_S
-    notebook_s: float = NOTEBOOK_LIMIT_S
+LIMITS = Limits(cell_s=120.0, notebook_s=900.0, file_bytes=1 << 30)
+MAX_NOTEBOOK_BYTES = 64 << 20
 
 
 def grade(
-    course: Course, folder: Path, *, lesson: str | None = None, limits: Limits
+    course: Course,
+    folder: Path,
+    *,
+    lesson: str | None = None,
+    limits: Limits = LIMITS,
+    but: Collection[Path] = (),
+    progress: Callable[[str], None] = lambda told: None,
 ) -> Iterator[Row]:
-    """Grade every file of a folder and of the folders in it, one after another.
+    """Grade everything in a folder and in the folders in it, one after another.
 
     Args:
         course: Has the editions.
         folder: What came back from learners.
         lesson: Which lesson a file is of that does not say so itself.
         limits: How long each may run.
+        but: Files that are none of it: where the rows are written to.
+        progress: Called with a line that says how far it is.
 
     Raises:
         UsageError: There is no such folder, or no such lesson.
     """
-    editions = {lesson_of(path): path for path in numbered(course.lessons, ".ipynb")}
-    if lesson is not None and lesson not in editions:
+    handed_out = releases(course)
+    if lesson is not None and lesson not in handed_out:
         raise UsageError(
-            f"a lesson must be one of {sorted(editions)}; {lesson!r} was asked for. "
+            f"a lesson must be one of {sorted(handed_out)}; {lesson!r} was asked for. "
             "Try its two digits: --lesson 01"
         )
-    if not folder.is_dir():
+    apart = {path.resolve() for path in but}
+    found = [each for each in _found(folder) if each.path not in apart]
+    for number, each in enumerate(found):
+        told = partial(_tell, progress, f"{number + 1} of {len(found)}: {each.name}")
+        yield _grade_one(each, handed_out, lesson, limits, told)
+
+
+def _tell(progress: Callable[[str], None], what: str, done: int, total: int) -> None:
+    progress(f"{what}, cell {done} of {total}")
+
+
+def _found(folder: Path) -> list[Submission]:
+    try:
+        # Resolved, since what lies in it is never reached through a link.
+        return submissions(folder.resolve())
+    except OSError as error:
         raise UsageError(
-            f"what is graded is a folder of notebooks; {folder} is none. Put the files "
-            "into one, whatever their names"
-        )
-    for path in files_of(folder):
-        name = str(path.relative_to(folder))
-        yield _grade_one(path, name, editions, lesson, limits)
-
-
-def files_of(folder: Path) -> list[Path]:
-    """Everything in a folder, and in the folders in it, but for hidden files."""
-    found: list[Path] = []
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
-            continue
-        if path.is_dir() and not path.is_symlink() and path.suffix != ".ipynb":
-            found += [p for p in sorted(path.iterdir()) if not p.name.startswith(".")]
-        else:
-            found.append(path)
-    return found
+            f"what is graded must be a folder of notebooks; {folder} is none "
+            f"({error.strerror}). Try putting the files into one, whatever their names."
+        ) from error
 
 
 def _grade_one(
-    path: Path,
-    name: str,
-    editions: Mapping[str, Path],
+    each: Submission,
+    handed_out: Mapping[str, Release],
     default: str | None,
     limits: Limits,
+    progress: Callable[[int, int], None],
 ) -> Row:
+    if each.why:
+        return Row(each.name, "not looked at", note=each.why)
+    progress(0, 0)
     try:
-        learners = _read(path)
+        learners = _read(each.path)
     except UsageError as error:
-        return Row(name, "unreadable", default or "", note=str(error))
-    lesson = _lesson_of(learners, path, editions) or default
+        return Row(each.name, "unreadable", default or "", note=str(error))
+    lesson = lesson_of_notebook(learners, each.path, handed_out)
+    lesson = lesson or default or lesson_by_functions(learners, handed_out)
     if lesson is None:
         note = "nothing in it says of which lesson it is; try --lesson"
-        return Row(name, "no lesson", note=note)
-    rebuilt = rebuild(read_notebook(editions[lesson]), learners)
-    own = rebuilt.num_added
-    note = f"{own} cells of the learner's own" if own else ""
+        return Row(each.name, "no lesson", note=note)
+    row = Row(each.name, "not run", lesson)
     try:
-        report = _run(rebuilt.notebook, editions[lesson].name, limits)
-    except _TooLong:
-        note = f"stopped after {limits.notebook_s:g} s, the limit of a notebook"
-        return Row(name, "too long", lesson, note=note)
-    except (UsageError, OSError) as error:
-        return Row(name, "not run", lesson, note=str(error))
-    return Row(
-        name, "graded", lesson,
-        {result.exercise: result.points for result in report.exercises},
-        {result.exercise: result.out_of for result in report.exercises}, note,
-    )  # fmt: skip
+        return _judged(row, handed_out[lesson], learners, limits, progress)
+    except OSError as error:
+        return replace(row, note=f"the grader itself failed: {error}")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -157,92 +119,39 @@ def _read(path: Path) -> dict[str, Any]:
         size = path.stat().st_size
     except OSError as error:
         raise UsageError(f"a file must be readable; got: {error.strerror}") from error
-    if size > MAX_FILE_BYTES:
+    if size > MAX_NOTEBOOK_BYTES:
         raise UsageError(
-            f"a notebook has at most {MAX_FILE_BYTES >> 20} MiB; this file has "
-            f"{size >> 20}. Ask for it without outputs"
+            f"a notebook must have at most {MAX_NOTEBOOK_BYTES} bytes; this file has "
+            f"{size}. Try asking for it without outputs."
         )
-    try:
-        return read_notebook(path)
-    except RecursionError:
-        raise UsageError("a notebook must not be nested so deeply") from None
+    return read_notebook(path)
 
 
-def _lesson_of(
-    learners: Mapping[str, Any], path: Path, editions: Mapping[str, Path]
-) -> str | None:
-    """What the notebook says, else most of its cells, else its name."""
-    told = [_said(learners.get("metadata"))]
-    for cell in learners["cells"]:
-        told.append(_said(cell["metadata"]))
-        match = re.match(r"lab(\d\d)-", str(cell.get("id", "")))
-        told.append(match[1] if match else None)
-    found = re.match(r"\D*(\d\d)_", path.name)
-    told.append(found[1] if found else None)
-    return next((lesson for lesson in told if lesson in editions), None)
+def _judged(
+    row: Row,
+    release: Release,
+    learners: Mapping[str, Any],
+    limits: Limits,
+    progress: Callable[[int, int], None],
+) -> Row:
+    """Run a submission in an empty folder of its own, without the grader's settings."""
+    rebuilt = submission(release.notebook, learners)
+    with tempfile.TemporaryDirectory(
+        prefix="labkit-grade-", ignore_cleanup_errors=True
+    ) as name:
+        place = Path(name)
+        (place / "here").mkdir()
+        # A notebook could leave something in IPython's folder for those after it.
+        report, ended = grade_notebook(
+            rebuilt.notebook, place / "here", limits, progress=progress,
+            environment={GRADING: "1", "IPYTHONDIR": str(place / "ipython")},
+        )  # fmt: skip
+    note = "; ".join(filter(None, [ended, _note(rebuilt)]))
+    dead = any(result.status == "not run" for result in report.exercises)
+    status = "cut short" if ended or dead else "graded"
+    return replace(row, status=status, exercises=report.exercises, note=note)
 
 
-def _said(metadata: Any) -> str | None:
-    labkit: Any = metadata.get("labkit") if isinstance(metadata, dict) else None  # pyright: ignore
-    lesson: Any = labkit.get("lesson") if isinstance(labkit, dict) else None  # pyright: ignore
-    return lesson if isinstance(lesson, str) else None
-
-
-def _run(notebook: dict[str, Any], name: str, limits: Limits) -> NotebookReport:
-    """Run a rebuilt notebook in an empty folder of its own."""
-    deadline_s = time.monotonic() + limits.notebook_s
-
-    def watch(done: int, total: int) -> None:
-        if time.monotonic() > deadline_s:
-            raise _TooLong
-
-    with tempfile.TemporaryDirectory(prefix="labkit-grade-") as folder, _grading():
-        path = Path(folder) / name
-        path.write_text(json.dumps(notebook), encoding="utf-8")
-        return check_notebook(path, cell_limit_s=limits.cell_s, progress=watch)
-
-
-@contextmanager
-def _grading() -> Generator[None]:
-    """Processes that are started within know that they grade."""
-    before = os.environ.get(GRADING)
-    os.environ[GRADING] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[GRADING]
-        else:
-            os.environ[GRADING] = before
-
-
-def as_csv(rows: Sequence[Row]) -> str:
-    """A line a file: file, lesson, status, points, one column an exercise, note."""
-    exercises = sorted({name for row in rows for name in row.points or {}})
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["file", "lesson", "status", "points", *exercises, "note"])
-    for row in rows:
-        by_exercise = [(row.points or {}).get(name, "") for name in exercises]
-        cells = [row.file, row.lesson, row.status, row.total, *by_exercise, row.note]
-        table.writerow([_harmless(cell) for cell in cells])
-    return text.getvalue()
-
-
-def _harmless(cell: object) -> object:
-    """A spreadsheet takes a text that begins so for a formula."""
-    is_formula = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@"))
-    return f"'{cell}" if is_formula else cell
-
-
-def as_json(rows: Sequence[Row]) -> str:
-    """The same, with what each exercise is worth, and what the verdicts rest on."""
-    told = [
-        {
-            "file": row.file, "lesson": row.lesson, "status": row.status,
-            "points": dict(row.points or {}), "out_of": dict(row.out_of or {}),
-            "total": row.total, "note": row.note,
-        }
-        for row in rows
-    ]  # fmt: skip
-    return json.dumps({"note": FORGEABLE, "rows": told}, indent=1) + "\n"
+def _note(rebuilt: Rebuilt) -> str:
+    own = rebuilt.num_added
+    return f"{own} cells of the learner's own" if own else ""
