@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -407,3 +408,26 @@ def test_no_text_is_too_odd_to_be_placed(
     learners["cells"].append(own(source + ending))
     rebuilt = rebuild(edition, learners)
     assert holes(rebuilt.notebook) == [source + ending, TRIPLE]
+
+
+ROOT = Path(__file__).resolve().parents[2]
+REAL = sorted(path.stem for path in (ROOT / "lessons").glob("*.ipynb"))
+
+
+def bare(cells: list[Any]) -> list[Any]:
+    return [{**cell, "metadata": {}, "id": f"x{n}"} for n, cell in enumerate(cells)]
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_of_real_lessons_are_found_again(name: str, seed: int) -> None:
+    edition = read_notebook(ROOT / "lessons" / f"{name}.ipynb")
+    solved = read_notebook(ROOT / "solutions" / f"{name}.ipynb")
+    draw = random.Random(seed)
+    pasted = draw.sample(edition["cells"], 5)
+    cells = [*copy.deepcopy(solved["cells"]), *copy.deepcopy(pasted)]
+    draw.shuffle(cells)
+    for given in (cells, bare(cells)):
+        rebuilt = rebuild(edition, {"cells": given, "metadata": {}})
+        assert sources(rebuilt.notebook) == sources(solved)
+        assert rebuilt.num_added == 0

@@ -336,3 +336,19 @@ def test_a_large_file_is_not_read(built: Course, tmp_path: Path) -> None:
     [row] = grade(built, folder)
     assert row == Row("large.ipynb", "unreadable", note=row.note)
     assert "at most 67108864 bytes; this file has 68157440" in row.note
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_real_lesson_gets_its_points(tmp_path: Path) -> None:
+    real = Course(Path(__file__).resolve().parents[2])
+    solution = json.loads((real.solutions / "00_your_cluster.ipynb").read_text())
+    hole(solution, "0.1")["source"] = "def speak_in_order(say, group):\n    say()\n"
+    (tmp_path / "ada.ipynb").write_text(json.dumps(no_metadata(solution)))
+    rows = {row.file: row for row in grade(real, tmp_path)}
+    row = rows["ada.ipynb"]
+    assert (row.status, row.lesson) == ("graded", "00")
+    earned = {result.exercise: result.points for result in row.exercises}
+    # It was said by every rank, without a message, and in no order.
+    assert 0 < earned.pop("0.1") < 10
+    assert earned == {"0.2": 10, "0.3": 10}
