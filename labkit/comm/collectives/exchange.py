@@ -25,11 +25,11 @@ def exchange(
     if to == frm == dist.get_rank(group):
         recv_M.copy_(send_N)
         return
-    under_way = []
+    under_way: list[dist.Work] = []
     if recv_M.numel():
-        under_way.append(dist.irecv(recv_M, group=group, group_src=frm))
+        under_way.append(irecv(recv_M, frm, group))
     if send_N.numel():
-        under_way.append(dist.isend(send_N, group=group, group_dst=to))
+        under_way.append(isend(send_N, to, group))
     for work in under_way:
         work.wait()
 
@@ -44,3 +44,17 @@ def recv(x_N: Tensor, frm: int, group: dist.ProcessGroup) -> None:
     """Receive from a place in the group, and wait; an empty tensor is not sent."""
     if x_N.numel():
         dist.recv(x_N, group=group, group_src=frm)
+
+
+def isend(x_N: Tensor, to: int, group: dist.ProcessGroup) -> dist.Work:
+    """Start to send to a place in the group; the caller waits."""
+    work = dist.isend(x_N, group=group, group_dst=to)
+    assert work is not None, "only a rank outside the group gets no work"
+    return work
+
+
+def irecv(x_N: Tensor, frm: int, group: dist.ProcessGroup) -> dist.Work:
+    """Start to receive from a place in the group; the caller waits."""
+    work = dist.irecv(x_N, group=group, group_src=frm)
+    assert work is not None, "only a rank outside the group gets no work"
+    return work

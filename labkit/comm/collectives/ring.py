@@ -25,7 +25,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit.comm.collectives.chunks import chunks, flat
-from labkit.comm.collectives.exchange import exchange
+from labkit.comm.collectives.exchange import exchange, irecv, isend
+
+SEGMENT_BYTES = 4 << 20
 
 
 def reduce_scatter_ring(x_N: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -67,7 +69,7 @@ def all_gather_ring(
     whole_N = own_n.new_empty(num_elements)
     parts = chunks(whole_N, size)
     parts[rank].copy_(own_n)
-    _pass_around(parts, group)
+    _pass_on([parts[(rank - step) % size] for step in range(size)], group)
     return whole_N
 
 
@@ -76,24 +78,49 @@ def all_reduce_ring(x_N: Tensor, group: dist.ProcessGroup) -> None:
 
     All ranks get the same bits: each chunk is summed on one path, then copied.
 
-    Cost: at most 2 (p - 1) ceil(N / p) elements in 2 (p - 1) messages; scratch of 1
-    chunk.
+    Cost: at most 2 (p - 1) ceil(N / p) elements, in 2 (p - 1) messages where a chunk
+    fits in one segment of `SEGMENT_BYTES`; scratch of 2 segments, or chunks if shorter.
     """
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     parts = chunks(x_N, size)
-    scratch_n = torch.empty_like(parts[0])
-    for step in range(size - 1):
-        partial_n = parts[(rank - step - 1) % size]
-        own_n = parts[(rank - step - 2) % size]
-        arrived_n = scratch_n[: own_n.numel()]
-        exchange(partial_n, (rank + 1) % size, arrived_n, (rank - 1) % size, group)
-        own_n.add_(arrived_n)
-    _pass_around(parts, group)
+    _pass_on([parts[(rank - step) % size] for step in range(1, size + 1)], group, True)
+    _pass_on([parts[(rank - step) % size] for step in range(size)], group)
 
 
-def _pass_around(parts: tuple[Tensor, ...], group: dist.ProcessGroup) -> None:
-    """Before: rank r has part r in its place. After: every rank has every part."""
+def _pass_on(order: list[Tensor], group: dist.ProcessGroup, add: bool = False) -> None:
+    """Before: `order[0]` is ready. After: what came from the left is in all others.
+
+    `order[0]` is sent to the right; each that comes from the left is written to its
+    place in `order`, or added to it, and sent on, but for the last. This is done by
+    segments: while one is added, the next arrives and the last leaves.
+    """
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    for step in range(size - 1):
-        known_n, next_n = parts[(rank - step) % size], parts[(rank - step - 1) % size]
-        exchange(known_n, (rank + 1) % size, next_n, (rank - 1) % size, group)
+    right, left = (rank + 1) % size, (rank - 1) % size
+    length = SEGMENT_BYTES // order[0].element_size()
+    first, *others = [_segments(part_n, length) for part_n in order]
+    coming = [segment for segments in others for segment in segments]
+    going_on = sum(map(len, others[:-1]))
+    longest = max(map(Tensor.numel, coming), default=0)
+    scratch = order[0].new_empty(2, longest if add else 0)
+
+    def receive(number: int) -> dist.Work:
+        segment = coming[number]
+        place = scratch[number % 2, : segment.numel()] if add else segment
+        return irecv(place, left, group)
+
+    leaving = [isend(segment, right, group) for segment in first] if others else []
+    arriving = [receive(number) for number in range(min(2, len(coming)))]
+    for number, segment in enumerate(coming):
+        arriving[number].wait()
+        if add:
+            segment.add_(scratch[number % 2, : segment.numel()])
+        if number < going_on:
+            leaving.append(isend(segment, right, group))
+        if number + 2 < len(coming):
+            arriving.append(receive(number + 2))
+    for work in leaving:
+        work.wait()
+
+
+def _segments(part_n: Tensor, length: int) -> list[Tensor]:
+    return [segment for segment in part_n.split(length) if segment.numel()]

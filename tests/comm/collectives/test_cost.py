@@ -260,7 +260,7 @@ def peak_bytes(program: Program, rank: int) -> int:
 @pytest.mark.parametrize(
     ("call", "extra"),
     [
-        (c.all_reduce_ring, lambda n: n), (c.reduce_scatter_ring, lambda n: 3 * n),
+        (c.all_reduce_ring, lambda n: 2 * n), (c.reduce_scatter_ring, lambda n: 3 * n),
         (gathered, lambda n: 4 * n), (c.all_reduce_halving, lambda n: 3 * n),
         (c.reduce_scatter_direct, lambda n: 2 * n),
     ],

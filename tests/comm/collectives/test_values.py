@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 from labkit import Cluster, mark
 from labkit.checks import verify
 from labkit.comm import collectives as c
+from labkit.comm.collectives.ring import SEGMENT_BYTES
 from labkit.errors import RankFailed, UsageError
 from tests.comm.collectives import programs
 from tests.comm.collectives.programs import PROGRAMS, world
@@ -88,6 +90,29 @@ def test_all_ranks_get_the_same_bits_from_a_ring() -> None:
     with ranks(5) as cluster:
         first, *others = cluster.run(irrational).results
     assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("backend", ["threads", "gloo"])
+@pytest.mark.parametrize("over", [-1, 0, 1])
+@pytest.mark.parametrize("segments", [1, 2, 3, 4])
+def test_a_chunk_of_several_segments_is_summed_whole(
+    segments: int, over: int, backend: str, lots: dict[str, Cluster]
+) -> None:
+    """Chunks that end just before, on and just after the end of a segment."""
+
+    def in_segments() -> list[int]:
+        count = SEGMENT_BYTES // 8 * segments + over
+        x_N = torch.arange(3 * count + 1) * (dist.get_rank() + 1)
+        c.all_reduce_ring(x_N, world())
+        return torch.nonzero(x_N != torch.arange(3 * count + 1) * 6).flatten().tolist()
+
+    assert lots[backend].run(in_segments).results == [[], [], []]
+
+
+@pytest.fixture(scope="module")
+def lots() -> Iterator[dict[str, Cluster]]:
+    with ranks(3) as threads, ranks(3, "gloo") as processes:
+        yield {"threads": threads, "gloo": processes}
 
 
 def bf16_error(call: Any) -> float:
