@@ -47,8 +47,8 @@ def lab(context: typer.Context) -> None:
     for path in handed_out.new:
         console.print(f"new in work/: {path.name}", highlight=False)
     console.print(
-        f"{len(handed_out.new)} lessons copied, {len(handed_out.kept)} kept as you "
-        f"left them. Opening JupyterLab on {course.work}",
+        f"lessons copied: {len(handed_out.new)}; kept as you left them: "
+        f"{len(handed_out.kept)}. Opening JupyterLab on {course.work}",
         highlight=False,
     )
     sys.exit(start_lab(course.work, context.args))

@@ -22,7 +22,7 @@ def format_bytes(num_bytes: float) -> str:
     """Format a size in powers of 2: `format_bytes(1536)` is "1.5 KiB"."""
     size, unit = byte_unit(num_bytes)
     value = float(num_bytes) / size
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+    return f"{value:.0f} {unit}" if unit == "B" else f"{digits(value)} {unit}"
 
 
 def time_unit(duration_s: float) -> tuple[float, str]:
@@ -38,8 +38,8 @@ def format_seconds(seconds: float) -> str:
         return "0 s"
     for scale, unit in _TIME:
         if abs(seconds) >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+            return f"{digits(seconds / scale)} {unit}"
+    return f"{digits(seconds / 1e-9)} ns"
 
 
 def format_rate(per_s: float, unit: str) -> str:
@@ -48,4 +48,9 @@ def format_rate(per_s: float, unit: str) -> str:
     while abs(value) >= 1000 and power < len(_DECIMAL) - 1:
         value /= 1000
         power += 1
-    return f"{value:.3g} {_DECIMAL[power]}{unit}"
+    return f"{digits(value)} {_DECIMAL[power]}{unit}"
+
+
+def digits(value: float) -> str:
+    """Format with three digits, or all before the point: 0.0123, 12.3, 1,230."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"

@@ -149,8 +149,8 @@ greedy = Cluster(4, threads=cores)
 for each in (cluster, greedy):  # once to warm up, untimed
     each.run(work, 1)
 shared, crowded = cluster.run(work, 5), greedy.run(work, 5)
-print(f"{threads[0]} thread(s) a rank: {1e3 * shared.seconds:.0f} ms for 5 steps")
-print(f"{cores} thread(s) a rank: {1e3 * crowded.seconds:.0f} ms for the same work")
+print(f"threads a rank, {threads[0]}: {1e3 * shared.seconds:.0f} ms for 5 steps")
+print(f"threads a rank, {cores}: {1e3 * crowded.seconds:.0f} ms for the same work")
 
 # %%
 greedy.close()
@@ -694,7 +694,9 @@ cluster.run(write_log)
 
 # %% [markdown]
 # **Stop.** Make `patience_s` 600, run the cell, and press ■ (or the keys I, I). You get
-# the prompt back, and are told what each rank was doing; fresh ranks follow.
+# the prompt back, and are told what each rank was doing. Ranks that a stop reaches, as it
+# reaches these, stay as they are; others are replaced. Make it 0.1 again when you have
+# seen it.
 
 # %%
 patience_s = 0.1

@@ -133,7 +133,7 @@ def test_lab_copies_and_passes_the_rest_on(
     assert started == [
         (course.work, ["--no-browser", "--port", "9000", "--ServerApp.token=x"])
     ]
-    assert "0 lessons copied, 1 kept as you left them" in run("lab").output
+    assert "lessons copied: 0; kept as you left them: 1." in run("lab").output
 
 
 def test_the_lab_command_is_one_that_jupyterlab_takes(tmp_path: Path) -> None:

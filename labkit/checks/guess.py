@@ -13,7 +13,7 @@ from typing import Any
 
 from labkit.checks.show import show
 from labkit.errors import UsageError
-from labkit.units import format_seconds
+from labkit.units import digits, format_seconds
 
 _guesses: dict[str, float] = {}
 
@@ -71,5 +71,5 @@ def reveal(name: str, computed: float, unit: str = "") -> None:
 def _number(value: float, unit: str) -> str:
     if unit == "s":
         return format_seconds(value)
-    text = f"{value:.0f}" if value == int(value) else f"{value:.3g}"
+    text = f"{value:,.0f}" if value == int(value) else digits(value)
     return f"{text} {unit}".rstrip()

@@ -162,12 +162,13 @@ class Hardware:
 
     def _check_ranks(self, ranks: tuple[int, ...]) -> None:
         nodes = self.network.num_nodes
-        if nodes is not None and max(ranks) >= nodes * self.ranks_per_node:
+        needed = max(ranks) // self.ranks_per_node + 1
+        if nodes is not None and needed > nodes:
             raise UsageError(
                 f"a rank must be on one of the machine's nodes: {self.name!r} has "
                 f"{nodes} x {self.ranks_per_node} ranks; rank {max(ranks)} takes part "
-                "in a transfer. Take more nodes, as in hardware('2x dgx-h100 "
-                "infiniband'), or fewer ranks"
+                f"in a transfer. Take at least {needed} nodes, as "
+                f'"{needed}x dgx-h100 infiniband" has, or fewer ranks'
             )
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from labkit.errors import UsageError
 from labkit.record.measure import measure
 from labkit.record.program import Comm, Header, Program
-from labkit.units import format_seconds
+from labkit.units import digits, format_seconds
 from labkit.view import timeline
 from labkit.view.bundle import Still
 from labkit.view.chart import MARK_AT, Chart, Dot
@@ -111,7 +111,7 @@ def _differences(measured: Program, predicted: Program) -> Iterator[str]:
 
 def _pair(one_s: float, other_s: float) -> str:
     shown = f"{format_seconds(one_s)} and {format_seconds(other_s)}"
-    return f"{shown} (x {one_s / other_s:.3g})" if one_s and other_s else shown
+    return f"{shown} (x {digits(one_s / other_s)})" if one_s and other_s else shown
 
 
 def _shape(measured: Program, predicted: Program) -> Iterator[str]:

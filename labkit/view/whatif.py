@@ -3,7 +3,7 @@
     ┌ as it is: a still picture, which stays in the saved notebook
     │
     ├ link, latency, FLOP/s, ranks a node      sliders; arrow keys move them too
-    ├ 12.3 ms, 1.4 times what it takes as it is
+    ├ 12.3 ms, 1.4 times as long as it is
     └ the timeline at these settings           `keep` leaves it as a still picture
 
 The panel knows no machine and no engine: it is given a function from settings to a
@@ -23,7 +23,7 @@ import plotly.graph_objects as go
 
 from labkit.errors import LabkitError, UsageError
 from labkit.record.program import Program
-from labkit.units import format_seconds
+from labkit.units import digits, format_seconds
 from labkit.view import interactive
 from labkit.view.bundle import Still
 from labkit.view.front_end import front_end
@@ -207,7 +207,7 @@ class Panel:
         took_s, base_s = program.duration_s, self._base.duration_s
         told = ""
         if program is not self._base and base_s > 0:
-            told = f", {took_s / base_s:.3g} times what it takes as it is"
+            told = f", {digits(took_s / base_s)} times as long as it is"
         return f'<div role="status">{format_seconds(took_s)}{told}</div>'
 
 

@@ -52,7 +52,7 @@ def test_keys_move_a_slider_and_the_picture_follows(lab: LabServer, page: Page) 
     handles.first.focus()
     for _ in range(40):
         page.keyboard.press("ArrowLeft")
-    expect(status).to_contain_text("times what it takes as it is")
+    expect(status).to_contain_text("times as long as it is")
     page.wait_for_function(f"before => ({DRAWN})() > before", arg=before)
     expect(page.locator(".widget-readout").first).to_have_text("58.6")
 

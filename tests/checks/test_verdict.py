@@ -89,7 +89,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
         (0, 0, "", "counter: you said 0, it is 0 - as you said"),
         (0.5, 62.5, "", "counter: you said 0.5, it is 62.5"),
         (2, 0.116, "s", "counter: you said 2 s, it is 116 ms"),
-        (3, 1800, "km", "counter: you said 3 km, it is 1800 km"),
+        (3, 1800, "km", "counter: you said 3 km, it is 1,800 km"),
     ],
 )
 def test_a_guess_is_shown_beside_the_number(

@@ -407,7 +407,7 @@ def test_fewer_than_no_steps_cannot_be_skipped() -> None:
 def test_skipping_steps_that_are_not_there_is_refused() -> None:
     (rank,) = made.ranks(1)
     rank.work(0.0, 1.0)
-    with pytest.raises(UsageError, match="this record has none, and the first 2"):
+    with pytest.raises(UsageError, match="this record has none, so skip_steps=2"):
         measure(made.program(rank), skip_steps=2)
 
 

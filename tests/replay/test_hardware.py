@@ -114,8 +114,10 @@ def test_times_that_no_machine_has_are_refused(field: str, value: Any) -> None:
 
 
 def test_a_rank_that_the_machine_lacks_is_named() -> None:
-    with pytest.raises(UsageError, match=r"1 x 8 ranks; rank 8 takes part.*2x dgx"):
+    with pytest.raises(UsageError, match=r'1 x 8 ranks; rank 8 takes part.*"2x dgx'):
         ONE.demand(comm("all_reduce", 8), (0, 8))
+    with pytest.raises(UsageError, match=r'1 x 8 ranks; rank 63.*"8x dgx'):
+        ONE.demand(comm("all_reduce", 8), tuple(range(64)))
 
 
 def test_the_answer_depends_on_what_is_asked_alone() -> None:

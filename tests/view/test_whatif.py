@@ -129,7 +129,7 @@ def test_a_slider_alone_changes_its_setting_and_the_picture(
     assert panel.program.duration_s > H100_TOOK_S
     assert panel.box.children[-1].to_json() != before
     ratio = panel.program.duration_s / H100_TOOK_S
-    assert f"{ratio:.3g} times what it takes as it is" in panel.box.children[-2].value
+    assert f"{ratio:.3g} times as long as it is" in panel.box.children[-2].value
 
 
 H100_TOOK_S = replay(PROGRAM, H100).duration_s

@@ -102,9 +102,9 @@ def find(program: Program, skip: int = 0) -> Steps:
 def _whole(program: Program, skip: int) -> Steps:
     if skip:
         raise UsageError(
-            f'steps are spans named "step"; this record has none, and the first '
-            f'{skip} are to be skipped. Write `with span("step"):` around each, or '
-            "skip none"
+            f'steps are spans named "step"; this record has none, so '
+            f"skip_steps={skip} cannot leave any out. Write "
+            '`with span("step"):` around each, or skip none'
         )
     window = (Window(0, 0.0, program.duration_s),)
     return Steps((0,), dict.fromkeys(program.header.ranks, window), False, ())
