@@ -82,7 +82,12 @@ def failed(case: str, error: LabkitError, *, schedule: bool) -> Iterator[Fault]:
         yield Fault(Property.VALUES, case, str(error))
         return
     calls: Mapping[int, CommStart | None] = getattr(error.finding, "calls", {})
-    waits = [f"rank {rank} {_verb(comm)}" for rank, comm in calls.items() if comm]
+    tagged = any(comm.tag for comm in calls.values() if comm)
+    waits = [
+        f"rank {rank} {_verb(comm)}{f' with tag {comm.tag}' if tagged else ''}"
+        for rank, comm in calls.items()
+        if comm
+    ]
     circle = f"cyclic: {', '.join(waits)}; start one without waiting for its end"
     if not schedule:
         yield Fault(Property.VALUES, case, circle)

@@ -208,6 +208,15 @@ def send_then_receive(send_N, to, recv_M, frm, group):
     dist.recv(recv_M, src=frm, group=group)
 
 
+def with_two_tags(send_N, to, recv_M, frm, group):
+    if to == dist.get_rank(group):
+        recv_M.copy_(send_N)
+        return
+    work = dist.irecv(recv_M, src=frm, group=group)
+    dist.send(send_N, dst=to, group=group, tag=3)
+    work.wait()
+
+
 def receive_then_send(send_N, to, recv_M, frm, group):
     if to == dist.get_rank(group):
         recv_M.copy_(send_N)

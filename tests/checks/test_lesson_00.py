@@ -181,6 +181,11 @@ def test_wrong_orders_are_told(
             ["cyclic: rank 0 receives from 1 (line ", "rank 1 receives from 0 (line "],
         ),
         (
+            answers.with_two_tags,
+            [0, 0, 0],
+            ["to 1 (line ", ") with tag 3"],
+        ),
+        (
             answers.send_not_waited_for,
             [0, 0, 0],
             ["the buffer changed before the send had ended", "send to 1 (line "],

@@ -303,6 +303,27 @@ def test_PP_12_under_rendezvous_no_buffer_hides_a_deadlock(
     assert f"send(float32[{num_bytes // 4}], to rank 1)" in flat(caught.value)
 
 
+@pytest.mark.parametrize(("sent", "received"), [(1, 2), (7, 0), (0, 7)])
+def test_tags_that_differ_are_told_first(
+    sent: int, received: int, cluster4: Cluster
+) -> None:
+    def call() -> None:
+        if dist.get_rank() == 0:
+            dist.send(torch.zeros(2), 1, tag=sent)
+            dist.recv(torch.zeros(2), 1)
+        elif dist.get_rank() == 1:
+            dist.recv(torch.zeros(2), 0, tag=received)
+
+    with pytest.raises(CyclicWaitError) as caught:
+        cluster4.run(call)
+    text = flat(caught.value)
+    assert text.startswith(
+        "A send and its receive must have the same tag: rank 0 sends to rank 1 with "
+        f"tag {sent}, which receives with tag {received}."
+    )
+    assert "give a send and its receive the same tag" in text
+
+
 def test_two_groups_in_different_orders_are_told_as_such(cluster4: Cluster) -> None:
     def call() -> None:
         first, second = dist.new_group([0, 1]), dist.new_group([0, 1])

@@ -56,7 +56,9 @@ def must_hold(finding: Finding) -> str:
         case Fault.GROUP_ORDER:
             return f"{_circle(finding)} Ranks must use what they share in one order."
         case _:
-            return f"{_circle(finding)} One of them must be free to go first."
+            return _apart(finding) or (
+                f"{_circle(finding)} One of them must be free to go first."
+            )
 
 
 def to_try(finding: Finding) -> str:
@@ -106,6 +108,8 @@ def _try_to_come(finding: Finding) -> str:
 
 
 def _try_to_break(finding: Finding) -> str:
+    if _tags_apart(finding):
+        return "give a send and its receive the same tag, or leave both without one"
     kinds = {call.kind for call in _circle_calls(finding)}
     if kinds == {"send"}:
         return (
@@ -121,6 +125,30 @@ def _try_to_break(finding: Finding) -> str:
         "send and receive in the same order at both ends, with the same tags; or start "
         "all (isend, irecv) and then wait for all"
     )
+
+
+def _apart(finding: Finding) -> str | None:
+    found = _tags_apart(finding)
+    if found is None:
+        return None
+    send, recv = found
+    return (
+        f"A send and its receive must have the same tag: rank {recv.peer} sends to "
+        f"rank {send.peer} with tag {send.tag}, which receives with tag {recv.tag}."
+    )
+
+
+def _tags_apart(finding: Finding) -> tuple[CommStart, CommStart] | None:
+    """A send and a receive of the circle that only their tags keep from meeting."""
+    calls = {rank: finding.calls[rank] for rank in finding.ranks}
+    for rank, send in calls.items():
+        recv = calls.get(send.peer) if send and send.peer is not None else None
+        if send is None or recv is None or recv.peer != rank:
+            continue
+        meets = (send.kind, recv.kind, send.group) == ("send", "recv", recv.group)
+        if meets and send.tag != recv.tag:
+            return send, recv
+    return None
 
 
 def _circle(finding: Finding) -> str:
