@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from labkit.record.events import (
@@ -289,6 +290,11 @@ def differ(name: str, got: Any, expected: Tensor) -> str | None:
             f"{name} must be {_shape(expected)}; got {_shape(got)}: fill the tensor "
             "that is there"
         )
+    if (got.layout, got.device) != (expected.layout, expected.device):
+        return (
+            f"{name} must be {_kind(expected)}; got {_kind(got)}, which does not hold "
+            "each element in its place"
+        )
     wrong = (got != expected).reshape(-1).nonzero()
     if not len(wrong):
         return None
@@ -296,6 +302,11 @@ def differ(name: str, got: Any, expected: Tensor) -> str | None:
     seen, wanted = got.reshape(-1)[at].item(), expected.reshape(-1)[at].item()
     many = f"{len(wrong)} of {got.numel()} elements wrong, first at {at}"
     return f"{name} must be {wanted:g} there, is {seen:g} ({many})"
+
+
+def _kind(tensor: Tensor) -> str:
+    layout = "dense" if tensor.layout is torch.strided else str(tensor.layout)
+    return f"{layout.removeprefix('torch.')} on {tensor.device}"
 
 
 def _shape(tensor: Tensor) -> str:

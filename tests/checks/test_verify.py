@@ -206,6 +206,8 @@ class Liar(torch.Tensor):
         (torch.tensor([1.0, 2.0]), "must be float32[3]; got float32[2]"),
         (torch.tensor([1, 2, 3]), "must be float32[3]; got int64[3]"),
         (torch.tensor([1.0, float("nan"), 3.0]), "must be 2 there, is nan"),
+        (torch.zeros(3, device="meta"), "must be dense on cpu; got dense on meta"),
+        (torch.ones(3).to_sparse(), "must be dense on cpu; got sparse_coo on cpu"),
         (None, "must be a tensor; got NoneType"),
         (torch.zeros(3).as_subclass(Liar), "must be a tensor; got Liar"),
     ],
