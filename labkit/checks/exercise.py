@@ -13,11 +13,15 @@ from typing import Any, Literal, Protocol
 
 from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record, plural
-from labkit.errors import CheckFailed, LabkitError, UsageError
+from labkit.errors import CheckFailed, LabkitError, RunError, UsageError
 from labkit.record.program import Level
 
 Answer = Callable[..., Any]
 Where = Literal["threads", "processes"]
+
+
+class TooLong(RunError):
+    """A case did not end in time."""
 
 
 @dataclass(frozen=True)

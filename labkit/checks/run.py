@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from labkit.checks.exercise import Played, Where
+from labkit.checks.exercise import Played, TooLong, Where
 from labkit.checks.show import notebook_shell
 from labkit.errors import RunError, TravelError
 from labkit.record.program import Level
@@ -22,10 +22,6 @@ from labkit.runtime.cluster import BackgroundRun, Cluster, Run
 
 LIMIT_S = {"threads": 5.0, "processes": 10.0}
 MAX_SHOWN_CHARS = 2000
-
-
-class TooLong(RunError):
-    """A case did not end in time."""
 
 
 def be_ready() -> None:

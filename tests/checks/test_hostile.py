@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from labkit.checks import CheckFailed, check
+from labkit.checks import CheckFailed, check, run
 from labkit.comm.collectives import reduce_scatter_ring
 
 
@@ -97,6 +97,22 @@ def in_a_thread(x_N: Tensor, group: Any) -> Tensor:
     thread.start()
     thread.join()
     return got[0]
+
+
+def without_return(*given: Any) -> None:
+    while True:
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exercise", ["0.2", "1.2", "1.6"])
+def test_what_never_returns_is_waited_for_once(
+    exercise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(run.LIMIT_S, "threads", 0.5)
+    with pytest.raises(CheckFailed, match=r"after 0\.5 s it had not") as caught:
+        check(exercise, without_return)
+    assert "more case" not in str(caught.value)
 
 
 @pytest.mark.slow

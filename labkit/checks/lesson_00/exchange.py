@@ -12,6 +12,7 @@ from torch import Tensor
 
 from labkit.checks import messages, verify
 from labkit.checks.exercise import Answer, Exercise, Judged, Played, Stage, Where
+from labkit.checks.playing import play_all
 from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record, plural
 from labkit.comm import collectives
@@ -20,8 +21,6 @@ from labkit.record import recorder as recording
 RETURNED = "exchange returned"
 STALE, OVERWRITTEN = 99, 88
 KEPT_FOR_MORE_ROUNDS = 2
-# So many wrong patterns show what is wrong; stuck ranks take a while to replace.
-ENOUGH = 3
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,9 @@ def patterns(seed: int) -> Iterator[Pattern]:
     mixed = _mixed_permutation(source, 5)
     yield pattern(f"the permutation {mixed}", mixed)
     yield pattern("a pair and one alone", (1, 0, 2))
-    yield pattern("a ring of 4", (1, 2, 3, 0), where="processes", most=5000)
+    yield pattern(
+        "a ring of 4 on processes", (1, 2, 3, 0), where="processes", most=5000
+    )
 
 
 def _mixed_permutation(source: random.Random, size: int) -> list[int]:
@@ -105,21 +106,13 @@ def _circle(to: Sequence[int], start: int) -> list[int]:
 
 
 def judge(answer: Answer, stage: Stage, seed: int) -> Judged:
-    """Play every pattern; on processes only once the answer is right on threads."""
-    faults: list[Fault] = []
-    names: list[str] = []
-    for pattern in patterns(seed):
-        wrong = sum(fault.judged is Property.VALUES for fault in faults)
-        if wrong >= ENOUGH or (wrong and pattern.where == "processes"):
-            names.append("the rest, and processes, once these are right")
-            break
-        played = stage.play(
-            pattern.where, len(pattern.to), exchange_on_rank, answer, pattern
-        )
-        faults += faults_of(pattern, played)
-        on = " on processes" if pattern.where == "processes" else ""
-        names.append(f"{pattern.name}{on}")
-    return Judged(tuple(faults), f"Played: {'; '.join(names)} (seed {seed}).")
+    """Play every pattern."""
+
+    def play(pattern: Pattern) -> Played:
+        world_size = len(pattern.to)
+        return stage.play(pattern.where, world_size, exchange_on_rank, answer, pattern)
+
+    return play_all(patterns(seed), play, faults_of, seed)
 
 
 def faults_of(pattern: Pattern, played: Played) -> Iterator[Fault]:

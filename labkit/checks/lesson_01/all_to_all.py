@@ -17,11 +17,11 @@ from labkit.checks.exercise import Answer, Exercise, Judged, Played, Stage, Wher
 from labkit.checks.lesson_01.case import (
     CALLED,
     DTYPES,
-    ENOUGH,
     OVERWRITTEN,
     RETURNED,
     THREAD_SIZES,
 )
+from labkit.checks.playing import play_all
 from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record, plural
 from labkit.comm import collectives
@@ -95,18 +95,12 @@ def tables(seed: int) -> Iterator[Table]:
 
 
 def judge(answer: Answer, stage: Stage, seed: int) -> Judged:
-    """Play every table; on processes only once the answer is right on threads."""
-    faults: list[Fault] = []
-    names: list[str] = []
-    for table in tables(seed):
-        wrong = sum(fault.judged is Property.VALUES for fault in faults)
-        if wrong >= ENOUGH or (wrong and table.where == "processes"):
-            names.append("the rest, and processes, once these are right")
-            break
-        played = stage.play(table.where, table.size, exchange_on_rank, answer, table)
-        faults += faults_of(table, played)
-        names.append(table.name)
-    return Judged(tuple(faults), f"Played: {'; '.join(names)} (seed {seed}).")
+    """Play every table."""
+
+    def play(table: Table) -> Played:
+        return stage.play(table.where, table.size, exchange_on_rank, answer, table)
+
+    return play_all(tables(seed), play, faults_of, seed)
 
 
 def faults_of(table: Table, played: Played) -> Iterator[Fault]:

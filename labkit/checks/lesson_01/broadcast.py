@@ -30,7 +30,7 @@ def broadcast_on_rank(broadcast_tree: Answer, case: Case) -> Came:
 def judge(answer: Answer, stage: Stage, seed: int) -> Judged:
     """Every size, with roots other than 0 among them."""
     grid = cases.grid(seed, rooted=True)
-    return cases.play_all(answer, stage, grid, broadcast_on_rank, faults_of)
+    return cases.play_all(answer, stage, grid, broadcast_on_rank, faults_of, seed)
 
 
 def faults_of(case: Case, played: Played) -> Iterator[Fault]:

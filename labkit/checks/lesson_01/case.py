@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from labkit.checks import messages
+from labkit.checks import messages, playing
 from labkit.checks.exercise import Answer, Judged, Played, Stage, Where
 from labkit.checks.verdict import Fault, Property
 from labkit.comm.collectives import chunks
@@ -26,8 +26,6 @@ CALLED, RETURNED = "called", "returned"
 OVERWRITTEN = 88
 DTYPES = (torch.float32, torch.bfloat16, torch.int64)
 THREAD_SIZES = (1, 2, 3, 4, 5, 7, 8)
-# So many wrong cases show what is wrong; stuck ranks take a while to replace.
-ENOUGH = 3
 # Long enough that no allocator's rounding hides a chunk.
 MEASURED = 4096
 
@@ -136,22 +134,19 @@ Judge = Callable[[Case, Played], Iterator[Fault]]
 
 
 def play_all(
-    answer: Answer, stage: Stage, cases: Iterator[Case], body: Body, judge: Judge
+    answer: Answer,
+    stage: Stage,
+    cases: Iterator[Case],
+    body: Body,
+    judge: Judge,
+    seed: int,
 ) -> Judged:
-    """Play every case; on processes only once the answer is right on threads."""
-    faults: list[Fault] = []
-    names: list[str] = []
-    seed = 0
-    for case in cases:
-        seed = case.seed
-        wrong = sum(f.judged is Property.VALUES and not f.kept for f in faults)
-        if wrong >= ENOUGH or (wrong and case.where == "processes"):
-            names.append("the rest, and processes, once these are right")
-            break
-        played = stage.play(case.where, case.size, body, answer, case, level=case.level)
-        faults += judge(case, played)
-        names.append(case.name)
-    return Judged(tuple(faults), f"Played: {'; '.join(names)} (seed {seed}).")
+    """Play every case on the stage (`labkit.checks.playing`)."""
+
+    def play(case: Case) -> Played:
+        return stage.play(case.where, case.size, body, answer, case, level=case.level)
+
+    return playing.play_all(cases, play, judge, seed)
 
 
 def unless_failed(

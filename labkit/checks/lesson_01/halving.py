@@ -32,7 +32,7 @@ def judge(answer: Answer, stage: Stage, seed: int) -> Judged:
         yield Case("threads", 4, 0, DTYPES[0], seed)
         yield Case("processes", 4, 5003, DTYPES[0], seed)
 
-    return cases.play_all(answer, stage, all_cases(), cases.sums, faults_of)
+    return cases.play_all(answer, stage, all_cases(), cases.sums, faults_of, seed)
 
 
 def faults_of(case: Case, played: Played) -> Iterator[Fault]:

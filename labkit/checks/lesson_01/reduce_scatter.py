@@ -25,7 +25,7 @@ def judge(answer: Answer, stage: Stage, seed: int) -> Judged:
         yield from cases.grid(seed)
         yield cases.measured(seed)
 
-    return cases.play_all(answer, stage, all_cases(), cases.sums, faults_of)
+    return cases.play_all(answer, stage, all_cases(), cases.sums, faults_of, seed)
 
 
 def faults_of(case: Case, played: Played) -> Iterator[Fault]:
