@@ -218,8 +218,11 @@ predict("messages that force the order", ...)
 # has spoken, in rank order. The order must be held by messages: each rank has *heard*,
 # directly or along a chain, that the one before it has spoken. Sleeping does not count.
 #
-# `group` is the set of ranks that take part. Hand it to every call, as in
-# `dist.get_rank(group)` or `dist.send(x, dst=1, group=group)`.
+# `group` is the set of ranks that take part, and may be a part of all. Hand it to every
+# call: `dist.get_rank(group)` is a rank's **place** in it, counted from 0, and
+# `dist.send(x, group_dst=1, group=group)` sends to place 1; `group_src=` is the same for
+# `recv`. (Plain `dst=1` names rank 1 of all ranks, even in a group of ranks 1, 3 and 5.
+# That mistake hides for as long as the group is everybody, so the check tries both.)
 #
 # - *values*: each rank speaks once, itself;
 # - *traffic*: with p ranks at most p - 1 messages of at most 8 bytes each, and no other
@@ -248,10 +251,10 @@ def speak_in_order(say, group):
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     permission = torch.zeros(1)
     if rank > 0:
-        dist.recv(permission, src=rank - 1, group=group)
+        dist.recv(permission, group_src=rank - 1, group=group)
     say()
     if rank < world_size - 1:
-        dist.send(permission, dst=rank + 1, group=group)
+        dist.send(permission, group_dst=rank + 1, group=group)
     # END SOLUTION
 
 
@@ -279,8 +282,8 @@ print("rounds:", rounds(run.events))
 run.timeline("Exercise 0.1: permission goes from rank to rank")
 
 # %% [markdown]
-# `dist.group.WORLD` is the group of all ranks; it is what every call uses when you name
-# no group.
+# `dist.group.WORLD` is the group of all ranks, where a place and a rank are the same
+# number; it is what every call uses when you name no group.
 #
 # ## 4 · A deadlock on purpose
 #
@@ -352,7 +355,8 @@ strict.close()
 # *Difficulty 2 of 5 · 15 minutes (unmeasured) · 10 points: values 3, traffic 2, schedule 5*
 #
 # Every rank of a group calls `exchange`, and sends to one rank while it receives from
-# another (or from the same). You will use this function for the rest of the course.
+# another (or from the same); `to` and `frm` are places in the group. You will use this
+# function for the rest of the course.
 #
 # **Before:** `send_N` is full, `recv_M` holds anything. **After:** `recv_M` holds what
 # rank `frm` sent, and the caller may overwrite `send_N` at once. The suffixes name the
@@ -389,8 +393,8 @@ def exchange(send_N, to, recv_M, frm, group):
     if to == dist.get_rank(group):
         recv_M.copy_(send_N)
         return
-    incoming = dist.irecv(recv_M, src=frm, group=group)
-    outgoing = dist.isend(send_N, dst=to, group=group)
+    incoming = dist.irecv(recv_M, group_src=frm, group=group)
+    outgoing = dist.isend(send_N, group_dst=to, group=group)
     incoming.wait()
     outgoing.wait()
     # END SOLUTION

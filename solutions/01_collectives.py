@@ -136,7 +136,8 @@ reveal("rounds for 9 ranks", (9 - 1).bit_length())
 # *Difficulty 2 of 5 · 15 minutes (unmeasured) · 10 points: values 4, traffic 3, schedule 3*
 #
 # **Before:** rank `root` has x in `x_N`. **After:** every rank has it there. Use
-# `dist.send(tensor, dst, group=group)` and `dist.recv(tensor, src, group=group)`.
+# `dist.send(x_N, group_dst=1, group=group)` and `dist.recv(x_N, group_src=0,
+# group=group)`; `root`, and every rank that you name, counts within `group`.
 #
 # - *values*: every element on every rank, whoever the root is;
 # - *traffic*: p - 1 messages in all; no rank sends more than log2 p of them, rounded up;
@@ -166,9 +167,9 @@ def broadcast_tree(x_N, root, group):
     step = 1
     while step < p:
         if place < step and place + step < p:
-            dist.send(x_N, (place + step + root) % p, group=group)
+            dist.send(x_N, group_dst=(place + step + root) % p, group=group)
         elif step <= place < 2 * step:
-            dist.recv(x_N, (place - step + root) % p, group=group)
+            dist.recv(x_N, group_src=(place - step + root) % p, group=group)
         step *= 2
     # END SOLUTION
 
@@ -433,16 +434,16 @@ def all_reduce_halving(x_N, group):
     power = 1 << (p.bit_length() - 1)
     # BEGIN SOLUTION
     if rank >= power:
-        dist.send(x_N, rank - power, group=group)
-        dist.recv(x_N, rank - power, group=group)
+        dist.send(x_N, group_dst=rank - power, group=group)
+        dist.recv(x_N, group_src=rank - power, group=group)
         return
     if rank + power < p:
         arrived = torch.empty_like(x_N)
-        dist.recv(arrived, rank + power, group=group)
+        dist.recv(arrived, group_src=rank + power, group=group)
         x_N += arrived
     swap_halves(x_N, 1, power, rank, group)
     if rank + power < p:
-        dist.send(x_N, rank + power, group=group)
+        dist.send(x_N, group_dst=rank + power, group=group)
 
 
 def swap_halves(x_n, distance, power, rank, group):

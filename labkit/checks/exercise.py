@@ -17,7 +17,7 @@ from labkit.errors import CheckFailed, LabkitError, RunError, UsageError
 from labkit.record.program import Level
 
 Answer = Callable[..., Any]
-Where = Literal["threads", "processes"]
+Where = Literal["threads", "processes", "a part"]
 
 
 class TooLong(RunError):
@@ -34,19 +34,24 @@ class Played:
 
 
 class Stage(Protocol):
-    """Where cases are played: real ranks in a notebook, a fake in a test."""
+    """Where cases are played: real ranks in a notebook, a fake in a test.
+
+    On "threads" and "processes" the group is the world; "a part" is a group on threads
+    that leaves out some of them, so that a place in it is not a rank (`checks.part`).
+    """
 
     def play(
         self,
         where: Where,
-        world_size: int,
+        size: int,
         body: Callable[..., Any],
         *args: Any,
         level: Level = "comm",
     ) -> Played:
-        """Run `body(*args)` on every rank of a fresh world, under rendezvous.
+        """Run `body(group, *args)` on a group of `size` ranks, under rendezvous.
 
-        At level "work" the record says what memory came and went.
+        Results and record are by place in the group. At level "work" the record says
+        what memory came and went.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from labkit.checks import part
 from labkit.checks.exercise import Judged, Played, TooLong, Where
 from labkit.checks.verdict import Fault, Property
 
@@ -13,11 +14,16 @@ ENOUGH = 3
 
 
 class Playable(Protocol):
-    """A case: where it is played, and its name in messages."""
+    """A case: where it is played, with how many ranks, and its name in messages."""
 
     @property
     def where(self) -> Where:
-        """Threads or processes."""
+        """Threads, processes, or a part of the world."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Ranks of the group."""
         ...
 
     @property
@@ -47,7 +53,9 @@ def play_all(
             names.append("the rest, and processes, once these are right")
             break
         played = play(case)
-        faults += judge(case, played)
+        found = judge(case, played)
+        special = case.where == "a part"
+        faults += [part.explained(f, case.size) if special else f for f in found]
         names.append(case.name)
         if isinstance(played.error, TooLong):
             names.append("the rest once this one ends")

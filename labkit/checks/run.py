@@ -14,6 +14,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+import torch.distributed as dist
+
+from labkit.checks import part
 from labkit.checks.exercise import Played, TooLong, Where
 from labkit.checks.show import notebook_shell
 from labkit.errors import RunError, TravelError
@@ -26,6 +29,11 @@ MAX_SHOWN_CHARS = 2000
 
 def be_ready() -> None:
     """What ranks run first: nothing."""
+
+
+def on_all(body: Callable[..., Any], *args: Any) -> Any:
+    """What each rank runs where the group is the world."""
+    return body(dist.group.WORLD, *args)
 
 
 class RankStage:
@@ -55,12 +63,27 @@ class RankStage:
     def play(
         self,
         where: Where,
-        world_size: int,
+        size: int,
         body: Callable[..., Any],
         *args: Any,
         level: Level = "comm",
     ) -> Played:
-        """Run `body(*args)` on every rank; raises for nothing that ranks do."""
+        """Run `body(group, *args)`; raises for nothing that ranks do."""
+        if where == "a part":
+            world_size = part.world_size(size)
+            return part.of(
+                self._play("threads", world_size, level, part.body, body, *args)
+            )
+        return self._play(where, size, level, on_all, body, *args)
+
+    def _play(
+        self,
+        where: Where,
+        world_size: int,
+        level: Level,
+        body: Callable[..., Any],
+        *args: Any,
+    ) -> Played:
         cluster = self._cluster(where, world_size)
         try:
             with _captured(self._printed):

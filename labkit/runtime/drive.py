@@ -154,6 +154,7 @@ class Drive:
         self._stuck_key: Any = None
         self._stuck_since_s = 0.0
         self.was_out: set[int] = set()
+        self.judged_s: float | None = None
         self.doing_then: dict[int, Doing] = {}
 
     def run(self) -> Verdict:
@@ -169,6 +170,7 @@ class Drive:
             self._watch.tick(self)
             verdict = self._judge()
             if verdict is not None:
+                self.judged_s = time.monotonic()
                 self._drain()
                 ends = clocks.compare(self) if isinstance(verdict, AllDone) else {}
                 self.clocks = {r: clocks.clock(r, starts, ends) for r in self.ranks}

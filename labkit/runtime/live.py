@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from labkit.record.events import Event, Moment
 from labkit.record.program import Header
 from labkit.record.reduce import RankLog, reduce
 from labkit.runtime import sources
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from labkit.view.place import Place
 
 BROKEN = "The run did not end well: this is what its ranks had told by then."
+STOPPED = "stopped"
 
 
 def place() -> Place | None:
@@ -51,5 +53,13 @@ def broken(drive: Drive, world_size: int) -> Still:
         backend=team.backend,
         level=drive.level,
     )
-    logs = [RankLog(r, drive.events[r], team.ledger.groups) for r in drive.ranks]
+    logs = [RankLog(r, _told(drive, r), team.ledger.groups) for r in drive.ranks]
     return timeline(reduce(logs, header), caption=BROKEN)
+
+
+def _told(drive: Drive, rank: int) -> list[Event]:
+    """A rank's events; one that had not come back was at it until the run ended."""
+    events = drive.events[rank]
+    if rank not in drive.out() | drive.was_out or drive.judged_s is None:
+        return events
+    return [*events, Moment(STOPPED, 0, drive.judged_s)]

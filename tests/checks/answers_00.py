@@ -18,21 +18,21 @@ def asynchronous(say, group):
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     token = torch.zeros(1, dtype=torch.uint8)
     if rank:
-        dist.irecv(token, src=rank - 1, group=group).wait()
+        dist.irecv(token, group_src=rank - 1, group=group).wait()
     say()
     if rank + 1 < size:
-        dist.isend(token, dst=rank + 1, group=group).wait()
+        dist.isend(token, group_dst=rank + 1, group=group).wait()
 
 
 def rank_as_token(say, group):
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     heard = torch.tensor(-1)
     if rank > 0:
-        dist.recv(heard, src=rank - 1, group=group)
+        dist.recv(heard, group_src=rank - 1, group=group)
         assert heard.item() == rank - 1
     say()
     if rank < size - 1:
-        dist.send(torch.tensor(rank), dst=rank + 1, group=group)
+        dist.send(torch.tensor(rank), group_dst=rank + 1, group=group)
 
 
 def from_anybody(say, group):
@@ -42,7 +42,11 @@ def from_anybody(say, group):
         dist.recv(token, group=group)
     say()
     if rank < size - 1:
-        dist.send(token, dst=rank + 1, group=group)
+        dist.send(token, group_dst=rank + 1, group=group)
+
+
+def one_message(operation, tensor, peer, group):
+    return dist.P2POp(operation, tensor, group=group, group_peer=peer)
 
 
 def batched(say, group):
@@ -50,7 +54,9 @@ def batched(say, group):
     token = torch.zeros(2)
 
     def one(operation, peer):
-        for work in dist.batch_isend_irecv([dist.P2POp(operation, token, peer, group)]):
+        for work in dist.batch_isend_irecv(
+            [one_message(operation, token, peer, group)]
+        ):
             work.wait()
 
     if rank > 0:
@@ -79,7 +85,7 @@ def gather_and_speak_on_0(say, group):
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     mine = torch.tensor([rank])
     parts = [torch.zeros_like(mine) for _ in range(size)] if rank == 0 else None
-    dist.gather(mine, parts, dst=0, group=group)
+    dist.gather(mine, parts, group_dst=0, group=group)
     for _ in parts or ():
         say()
 
@@ -88,20 +94,20 @@ def token_all_the_way_round(say, group):
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     token = torch.zeros(1)
     if rank > 0:
-        dist.recv(token, src=rank - 1, group=group)
+        dist.recv(token, group_src=rank - 1, group=group)
     say()
-    dist.send(token, dst=(rank + 1) % size, group=group)
+    dist.send(token, group_dst=(rank + 1) % size, group=group)
     if rank == 0:
-        dist.recv(token, src=size - 1, group=group)
+        dist.recv(token, group_src=size - 1, group=group)
 
 
 def send_then_speak(say, group):
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     token = torch.zeros(1)
     if rank > 0:
-        dist.recv(token, src=rank - 1, group=group)
+        dist.recv(token, group_src=rank - 1, group=group)
     if rank < size - 1:
-        dist.send(token, dst=rank + 1, group=group)
+        dist.send(token, group_dst=rank + 1, group=group)
     say()
 
 
@@ -122,24 +128,38 @@ def a_large_token(say, group):
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     token = torch.zeros(3)
     if rank > 0:
-        dist.recv(token, src=rank - 1, group=group)
+        dist.recv(token, group_src=rank - 1, group=group)
     say()
     if rank < size - 1:
-        dist.send(token, dst=rank + 1, group=group)
+        dist.send(token, group_dst=rank + 1, group=group)
 
 
 def a_master_that_calls(say, group):
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     token = torch.zeros(1)
     if rank > 0:
-        dist.recv(token, src=0, group=group)
+        dist.recv(token, group_src=0, group=group)
         say()
-        dist.send(token, dst=0, group=group)
+        dist.send(token, group_dst=0, group=group)
         return
     say()
     for peer in range(1, size):
-        dist.send(token, dst=peer, group=group)
-        dist.recv(token, src=peer, group=group)
+        dist.send(token, group_dst=peer, group=group)
+        dist.recv(token, group_src=peer, group=group)
+
+
+def places_as_ranks(say, group):
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    token = torch.zeros(1)
+    if rank > 0:
+        dist.recv(token, src=rank - 1, group=group)
+    say()
+    if rank < size - 1:
+        dist.send(token, dst=rank + 1, group=group)
+
+
+def whatever_the_group(say, group):
+    rank_as_token(say, dist.group.WORLD)
 
 
 def only_for_four(say, group):
@@ -157,8 +177,8 @@ def batched_exchange(send_N, to, recv_M, frm, group):
         recv_M.copy_(send_N)
         return
     operations = [
-        dist.P2POp(dist.isend, send_N, to, group),
-        dist.P2POp(dist.irecv, recv_M, frm, group),
+        one_message(dist.isend, send_N, to, group),
+        one_message(dist.irecv, recv_M, frm, group),
     ]
     for work in dist.batch_isend_irecv(operations):
         work.wait()
@@ -168,8 +188,8 @@ def send_started_first(send_N, to, recv_M, frm, group):
     if to == dist.get_rank(group):
         recv_M[:] = send_N
         return
-    work = dist.isend(send_N, dst=to, group=group)
-    dist.recv(recv_M, src=frm, group=group)
+    work = dist.isend(send_N, group_dst=to, group=group)
+    dist.recv(recv_M, group_src=frm, group=group)
     work.wait()
 
 
@@ -177,8 +197,8 @@ def receive_started_first(send_N, to, recv_M, frm, group):
     if to == dist.get_rank(group):
         recv_M.copy_(send_N)
         return
-    work = dist.irecv(recv_M, src=frm, group=group)
-    dist.send(send_N, dst=to, group=group)
+    work = dist.irecv(recv_M, group_src=frm, group=group)
+    dist.send(send_N, group_dst=to, group=group)
     work.wait()
 
 
@@ -190,11 +210,11 @@ def even_ranks_first(send_N, to, recv_M, frm, group):
     if to == rank:
         recv_M.copy_(send_N)
     elif rank % 2 == 0:
-        dist.send(send_N, dst=to, group=group)
-        dist.recv(recv_M, src=frm, group=group)
+        dist.send(send_N, group_dst=to, group=group)
+        dist.recv(recv_M, group_src=frm, group=group)
     else:
-        dist.recv(recv_M, src=frm, group=group)
-        dist.send(send_N, dst=to, group=group)
+        dist.recv(recv_M, group_src=frm, group=group)
+        dist.send(send_N, group_dst=to, group=group)
 
 
 # 0.2, wrong
@@ -204,16 +224,25 @@ def send_then_receive(send_N, to, recv_M, frm, group):
     if to == dist.get_rank(group):
         recv_M.copy_(send_N)
         return
-    dist.send(send_N, dst=to, group=group)
-    dist.recv(recv_M, src=frm, group=group)
+    dist.send(send_N, group_dst=to, group=group)
+    dist.recv(recv_M, group_src=frm, group=group)
 
 
 def with_two_tags(send_N, to, recv_M, frm, group):
     if to == dist.get_rank(group):
         recv_M.copy_(send_N)
         return
+    work = dist.irecv(recv_M, group_src=frm, group=group)
+    dist.send(send_N, group_dst=to, group=group, tag=3)
+    work.wait()
+
+
+def partners_as_ranks(send_N, to, recv_M, frm, group):
+    if to == dist.get_rank(group):
+        recv_M.copy_(send_N)
+        return
     work = dist.irecv(recv_M, src=frm, group=group)
-    dist.send(send_N, dst=to, group=group, tag=3)
+    dist.send(send_N, dst=to, group=group)
     work.wait()
 
 
@@ -221,16 +250,16 @@ def receive_then_send(send_N, to, recv_M, frm, group):
     if to == dist.get_rank(group):
         recv_M.copy_(send_N)
         return
-    dist.recv(recv_M, src=frm, group=group)
-    dist.send(send_N, dst=to, group=group)
+    dist.recv(recv_M, group_src=frm, group=group)
+    dist.send(send_N, group_dst=to, group=group)
 
 
 def send_not_waited_for(send_N, to, recv_M, frm, group):
     if to == dist.get_rank(group):
         recv_M.copy_(send_N)
         return
-    dist.isend(send_N, dst=to, group=group)
-    dist.recv(recv_M, src=frm, group=group)
+    dist.isend(send_N, group_dst=to, group=group)
+    dist.recv(recv_M, group_src=frm, group=group)
 
 
 def receive_not_waited_for_on_0(send_N, to, recv_M, frm, group):
@@ -238,8 +267,8 @@ def receive_not_waited_for_on_0(send_N, to, recv_M, frm, group):
     if to == rank:
         recv_M.copy_(send_N)
         return
-    incoming = dist.irecv(recv_M, src=frm, group=group)
-    outgoing = dist.isend(send_N, dst=to, group=group)
+    incoming = dist.irecv(recv_M, group_src=frm, group=group)
+    outgoing = dist.isend(send_N, group_dst=to, group=group)
     if rank > 0:
         incoming.wait()
     outgoing.wait()
@@ -252,8 +281,8 @@ def by_gathering(send_N, to, recv_M, frm, group):
 
 
 def a_message_to_oneself(send_N, to, recv_M, frm, group):
-    incoming = dist.irecv(recv_M, src=frm, group=group)
-    outgoing = dist.isend(send_N, dst=to, group=group)
+    incoming = dist.irecv(recv_M, group_src=frm, group=group)
+    outgoing = dist.isend(send_N, group_dst=to, group=group)
     incoming.wait()
     outgoing.wait()
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 
 def exchange(send_N, to, recv_M, frm, group):
-    incoming = dist.irecv(recv_M, src=frm, group=group)
-    outgoing = dist.isend(send_N, dst=to, group=group)
+    incoming = dist.irecv(recv_M, group_src=frm, group=group)
+    outgoing = dist.isend(send_N, group_dst=to, group=group)
     incoming.wait()
     outgoing.wait()
 
@@ -31,29 +31,29 @@ def by_halving_the_range(x_N, root, group):
     while high - low > 1:
         middle = (low + high + 1) // 2
         if place == low:
-            dist.send(x_N, (middle + root) % p, group=group)
+            dist.send(x_N, group_dst=(middle + root) % p, group=group)
         elif place == middle:
-            dist.recv(x_N, (low + root) % p, group=group)
+            dist.recv(x_N, group_src=(low + root) % p, group=group)
         low, high = (low, middle) if place < middle else (middle, high)
 
 
 def root_to_all(x_N, root, group):
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     if rank != root:
-        dist.recv(x_N, root, group=group)
+        dist.recv(x_N, group_src=root, group=group)
         return
     for peer in range(p):
         if peer != root:
-            dist.send(x_N, peer, group=group)
+            dist.send(x_N, group_dst=peer, group=group)
 
 
 def chain(x_N, root, group):
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     place = (rank - root) % p
     if place:
-        dist.recv(x_N, (rank - 1) % p, group=group)
+        dist.recv(x_N, group_src=(rank - 1) % p, group=group)
     if place < p - 1:
-        dist.send(x_N, (rank + 1) % p, group=group)
+        dist.send(x_N, group_dst=(rank + 1) % p, group=group)
 
 
 def absolute_ranks(x_N, root, group):
@@ -61,9 +61,21 @@ def absolute_ranks(x_N, root, group):
     step = 1
     while step < p:
         if rank < step and rank + step < p:
-            dist.send(x_N, rank + step, group=group)
+            dist.send(x_N, group_dst=rank + step, group=group)
         elif step <= rank < 2 * step:
-            dist.recv(x_N, rank - step, group=group)
+            dist.recv(x_N, group_src=rank - step, group=group)
+        step *= 2
+
+
+def places_as_ranks(x_N, root, group):
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    place = (rank - root) % p
+    step = 1
+    while step < p:
+        if place < step and place + step < p:
+            dist.send(x_N, (place + step + root) % p, group=group)
+        elif step <= place < 2 * step:
+            dist.recv(x_N, (place - step + root) % p, group=group)
         step *= 2
 
 
@@ -73,14 +85,14 @@ def one_too_far(x_N, root, group):
     step = 1
     while step < p:
         if place < step and place + step <= p:
-            dist.send(x_N, place + step + root, group=group)
+            dist.send(x_N, group_dst=place + step + root, group=group)
         elif step <= place < 2 * step:
-            dist.recv(x_N, (place - step + root) % p, group=group)
+            dist.recv(x_N, group_src=(place - step + root) % p, group=group)
         step *= 2
 
 
 def the_backends_broadcast(x_N, root, group):
-    dist.broadcast(x_N, root, group=group)
+    dist.broadcast(x_N, group_src=root, group=group)
 
 
 def not_waited_for(x_N, root, group):
@@ -89,9 +101,9 @@ def not_waited_for(x_N, root, group):
     step = 1
     while step < p:
         if place < step and place + step < p:
-            dist.isend(x_N, (place + step + root) % p, group=group)
+            dist.isend(x_N, group_dst=(place + step + root) % p, group=group)
         elif step <= place < 2 * step:
-            dist.recv(x_N, (place - step + root) % p, group=group)
+            dist.recv(x_N, group_src=(place - step + root) % p, group=group)
         step *= 2
 
 
@@ -279,12 +291,12 @@ def halve_and_double(x_N, group):
     power = 1 << (p.bit_length() - 1)
     extra = rank ^ power
     if rank >= power:
-        dist.send(x_N, extra, group=group)
-        dist.recv(x_N, extra, group=group)
+        dist.send(x_N, group_dst=extra, group=group)
+        dist.recv(x_N, group_src=extra, group=group)
         return
     if extra < p:
         arrived = torch.empty_like(x_N)
-        dist.recv(arrived, extra, group=group)
+        dist.recv(arrived, group_src=extra, group=group)
         x_N += arrived
     kept, walked, distance = x_N, [], 1
     while distance < power:
@@ -300,23 +312,23 @@ def halve_and_double(x_N, group):
     for owned, missing, peer in reversed(walked):
         exchange(owned, peer, missing, peer, group)
     if extra < p:
-        dist.send(x_N, extra, group=group)
+        dist.send(x_N, group_dst=extra, group=group)
 
 
 def by_recursion(x_N, group):
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     power = 1 << (p.bit_length() - 1)
     if rank >= power:
-        dist.send(x_N, rank - power, group=group)
-        dist.recv(x_N, rank - power, group=group)
+        dist.send(x_N, group_dst=rank - power, group=group)
+        dist.recv(x_N, group_src=rank - power, group=group)
         return
     if rank + power < p:
         arrived = torch.empty_like(x_N)
-        dist.recv(arrived, rank + power, group=group)
+        dist.recv(arrived, group_src=rank + power, group=group)
         x_N += arrived
     recurse(x_N, 1, power, rank, group)
     if rank + power < p:
-        dist.send(x_N, rank + power, group=group)
+        dist.send(x_N, group_dst=rank + power, group=group)
 
 
 def recurse(x_n, distance, power, rank, group):
@@ -340,12 +352,12 @@ def recursive_doubling(x_N, group):
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     power = 1 << (p.bit_length() - 1)
     if rank >= power:
-        dist.send(x_N, rank - power, group=group)
-        dist.recv(x_N, rank - power, group=group)
+        dist.send(x_N, group_dst=rank - power, group=group)
+        dist.recv(x_N, group_src=rank - power, group=group)
         return
     arrived = torch.empty_like(x_N)
     if rank + power < p:
-        dist.recv(arrived, rank + power, group=group)
+        dist.recv(arrived, group_src=rank + power, group=group)
         x_N += arrived
     distance = 1
     while distance < power:
@@ -353,19 +365,19 @@ def recursive_doubling(x_N, group):
         x_N += arrived
         distance *= 2
     if rank + power < p:
-        dist.send(x_N, rank + power, group=group)
+        dist.send(x_N, group_dst=rank + power, group=group)
 
 
 def far_first(x_N, group):
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     power = 1 << (p.bit_length() - 1)
     if rank >= power:
-        dist.send(x_N, rank - power, group=group)
-        dist.recv(x_N, rank - power, group=group)
+        dist.send(x_N, group_dst=rank - power, group=group)
+        dist.recv(x_N, group_src=rank - power, group=group)
         return
     if rank + power < p:
         arrived = torch.empty_like(x_N)
-        dist.recv(arrived, rank + power, group=group)
+        dist.recv(arrived, group_src=rank + power, group=group)
         x_N += arrived
     kept, walked, distance = x_N, [], power // 2
     while distance:
@@ -379,7 +391,7 @@ def far_first(x_N, group):
     for owned, missing, peer in reversed(walked):
         exchange(owned, peer, missing, peer, group)
     if rank + power < p:
-        dist.send(x_N, rank + power, group=group)
+        dist.send(x_N, group_dst=rank + power, group=group)
 
 
 def plus_instead_of_xor(x_N, group):
@@ -473,8 +485,8 @@ def all_started_at_once(send, recv_sizes, group):
     works = []
     for shift in range(1, p):
         to, frm = (rank + shift) % p, (rank - shift) % p
-        works.append(dist.irecv(came[frm], frm, group=group))
-        works.append(dist.isend(send[to], to, group=group))
+        works.append(dist.irecv(came[frm], group_src=frm, group=group))
+        works.append(dist.isend(send[to], group_dst=to, group=group))
     for work in works:
         work.wait()
     return came
@@ -484,8 +496,12 @@ def from_0_to_the_last(send, recv_sizes, group):
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     came = [send[rank].new_empty(size) for size in recv_sizes]
     came[rank].copy_(send[rank])
-    works = [dist.irecv(came[r], r, group=group) for r in range(p) if r != rank]
-    works += [dist.isend(send[r], r, group=group) for r in range(p) if r != rank]
+    works = [
+        dist.irecv(came[r], group_src=r, group=group) for r in range(p) if r != rank
+    ]
+    works += [
+        dist.isend(send[r], group_dst=r, group=group) for r in range(p) if r != rank
+    ]
     for work in works:
         work.wait()
     return came
@@ -519,9 +535,9 @@ def skips_empty_sends(send, recv_sizes, group):
     came[rank].copy_(send[rank])
     for shift in range(1, p):
         to, frm = (rank + shift) % p, (rank - shift) % p
-        incoming = dist.irecv(came[frm], frm, group=group)
+        incoming = dist.irecv(came[frm], group_src=frm, group=group)
         if send[to].numel():
-            dist.isend(send[to], to, group=group).wait()
+            dist.isend(send[to], group_dst=to, group=group).wait()
         incoming.wait()
     return came
 

@@ -150,7 +150,13 @@ def test_receiving_from_whoever_sends_is_right_too() -> None:
         (answers.never, [0, 0, 0], ["rank 0 never spoke"]),
         (answers.a_large_token, [3, 0, 3], ["a message of 12 bytes, at most 8"]),
         (answers.a_master_that_calls, [3, 0, 3], ["6 messages, at most 3"]),
-        (answers.only_for_four, [3, 4, 0], ["2 ranks, threads; and in 2 more cases"]),
+        (
+            answers.places_as_ranks,
+            [0, 0, 0],
+            ["a part of the world", "here the group is ranks 1, 3, 5 of 6: `dst="],
+        ),
+        (answers.whatever_the_group, [0, 0, 0], ["places in the group"]),
+        (answers.only_for_four, [3, 4, 0], ["2 ranks, threads; and in 3 more cases"]),
     ],
 )
 def test_wrong_orders_are_told(
@@ -184,6 +190,11 @@ def test_wrong_orders_are_told(
             answers.with_two_tags,
             [0, 0, 0],
             ["to 1 (line ", ") with tag 3"],
+        ),
+        (
+            answers.partners_as_ranks,
+            [0, 0, 0],
+            ["a ring of 3 in a part of the world", "`group_dst=` and `group_src="],
         ),
         (
             answers.send_not_waited_for,

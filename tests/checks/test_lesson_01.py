@@ -111,6 +111,7 @@ def test_other_right_answers_pass(stage: RankStage, exercise: str, other: Any) -
         ("1.1", answers.root_to_all, [4, 0, 0], "a tree's sends at most 2"),
         ("1.1", answers.chain, [4, 3, 0], "rounds, 2 are enough for 4 ranks"),
         ("1.1", answers.absolute_ranks, [0, 0, 0], "rank 0 sent before it had rec"),
+        ("1.1", answers.places_as_ranks, [0, 0, 0], "ranks 1, 3, 5 of 6: `dst=`"),
         ("1.1", answers.one_too_far, [0, 0, 0], "a member of its group"),
         ("1.1", answers.the_backends_broadcast, [4, 0, 3], "1 broadcast of the back"),
         ("1.1", answers.not_waited_for, [0, 0, 0], "was not waited for"),

@@ -34,6 +34,11 @@ class Pattern:
     dtype: torch.dtype
     seed: int
 
+    @property
+    def size(self) -> int:
+        """Ranks of the group."""
+        return len(self.to)
+
     def frm(self, rank: int) -> int:
         """Whom a rank receives from."""
         return self.to.index(rank)
@@ -45,13 +50,15 @@ class Pattern:
         return drawn.to(self.dtype)
 
 
-def exchange_on_rank(exchange: Answer, pattern: Pattern) -> Tensor:
+def exchange_on_rank(
+    group: dist.ProcessGroup, exchange: Answer, pattern: Pattern
+) -> Tensor:
     """What each rank runs: exchange, keep what came, overwrite what was sent."""
-    rank, recorder = dist.get_rank(), recording.current()
+    rank, recorder = dist.get_rank(group), recording.current()
     frm = pattern.frm(rank)
     send_N = pattern.payload(rank)
     recv_M = torch.full((pattern.sizes[frm],), STALE, dtype=pattern.dtype)
-    exchange(send_N, pattern.to[rank], recv_M, frm, dist.group.WORLD)
+    exchange(send_N, pattern.to[rank], recv_M, frm, group)
     recorder.mark(RETURNED)
     received = recv_M.clone()
     send_N.fill_(OVERWRITTEN)
@@ -79,6 +86,7 @@ def patterns(seed: int) -> Iterator[Pattern]:
     mixed = _mixed_permutation(source, 5)
     yield pattern(f"the permutation {mixed}", mixed)
     yield pattern("a pair and one alone", (1, 0, 2))
+    yield pattern("a ring of 3 in a part of the world", (1, 2, 0), where="a part")
     yield pattern(
         "a ring of 4 on processes", (1, 2, 3, 0), where="processes", most=5000
     )
@@ -109,8 +117,9 @@ def judge(answer: Answer, stage: Stage, seed: int) -> Judged:
     """Play every pattern."""
 
     def play(pattern: Pattern) -> Played:
-        world_size = len(pattern.to)
-        return stage.play(pattern.where, world_size, exchange_on_rank, answer, pattern)
+        return stage.play(
+            pattern.where, pattern.size, exchange_on_rank, answer, pattern
+        )
 
     return play_all(patterns(seed), play, faults_of, seed)
 

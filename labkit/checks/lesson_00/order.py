@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from labkit.checks import verify
 from labkit.checks.exercise import Answer, Exercise, Judged, Played, Stage, Where
+from labkit.checks.playing import play_all
 from labkit.checks.verdict import Fault, Property
 from labkit.checks.verify import Record, plural
 from labkit.record import recorder as recording
@@ -29,24 +30,27 @@ class Case:
     delays_s: tuple[float, ...]
 
     @property
-    def world_size(self) -> int:
+    def size(self) -> int:
         """How many ranks there are."""
         return len(self.delays_s)
 
 
-def speak_on_rank(speak_in_order: Answer, delays_s: tuple[float, ...]) -> None:
+def speak_on_rank(
+    group: dist.ProcessGroup, speak_in_order: Answer, delays_s: tuple[float, ...]
+) -> None:
     """What each rank runs: be late, then call the answer with a `say` of its own."""
-    time.sleep(delays_s[dist.get_rank()])
+    time.sleep(delays_s[dist.get_rank(group)])
     recorder = recording.current()
-    speak_in_order(lambda: recorder.mark(SPOKE), dist.group.WORLD)
+    speak_in_order(lambda: recorder.mark(SPOKE), group)
 
 
 def cases(seed: int) -> Iterator[Case]:
-    """Worlds of 1 to 8 ranks on threads, then three on processes with late ranks."""
+    """1 to 8 ranks on threads, a part of the world, then processes with late ranks."""
     # Four first: the first fault seen is the one that is shown.
     for world_size in (4, 1, 2, 3, 8):
         name = f"{plural(world_size, 'rank')}, threads"
         yield Case(name, "threads", (0.0,) * world_size)
+    yield Case("3 ranks, a part of the world", "a part", (0.0,) * 3)
     source = random.Random(seed)
     for name, delays_s in (
         ("rank 0 late", (LATE_S, 0, 0, 0)),
@@ -57,23 +61,12 @@ def cases(seed: int) -> Iterator[Case]:
 
 
 def judge(answer: Answer, stage: Stage, seed: int) -> Judged:
-    """Play every case; processes only once the answer is right on threads."""
-    faults: list[Fault] = []
-    names: list[str] = []
-    for case in cases(seed):
-        wrong = any(fault.judged is Property.VALUES for fault in faults)
-        if case.where == "processes" and wrong:
-            names.append("the rest, and processes, once these are right")
-            break
-        played = stage.play(
-            case.where, case.world_size, speak_on_rank, answer, case.delays_s
-        )
-        names.append(case.name)
-        faults += faults_of(case, played)
-        if played.error is not None:
-            names.append("the rest once this one ends well")
-            break
-    return Judged(tuple(faults), f"Played: {'; '.join(names)} (seed {seed}).")
+    """Play every world."""
+
+    def play(case: Case) -> Played:
+        return stage.play(case.where, case.size, speak_on_rank, answer, case.delays_s)
+
+    return play_all(cases(seed), play, faults_of, seed)
 
 
 def faults_of(case: Case, played: Played) -> Iterator[Fault]:

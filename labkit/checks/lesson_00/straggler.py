@@ -99,7 +99,7 @@ def expected(rows: Iterable[Span]) -> list[Late]:
 
 
 def stragglers_in_cases(
-    stragglers: Answer, cases: Sequence[tuple[Span, ...]]
+    _: object, stragglers: Answer, cases: Sequence[tuple[Span, ...]]
 ) -> list[Given]:
     """What one rank runs: call the answer on each case's spans, keep what it gives."""
     return [_call(stragglers, case) for case in cases]

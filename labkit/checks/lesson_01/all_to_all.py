@@ -53,13 +53,13 @@ class Table:
         return drawn.to(self.dtype)
 
 
-def exchange_on_rank(all_to_all: Answer, table: Table) -> Any:
+def exchange_on_rank(group: dist.ProcessGroup, all_to_all: Answer, table: Table) -> Any:
     """What each rank runs: keep what came, overwrite what was sent."""
-    rank, recorder = dist.get_rank(), recording.current()
+    rank, recorder = dist.get_rank(group), recording.current()
     send = [table.piece(rank, to) for to in range(table.size)]
     recv_sizes = [table.counts[frm][rank] for frm in range(table.size)]
     recorder.mark(CALLED)
-    came = all_to_all(send, recv_sizes, dist.group.WORLD)
+    came = all_to_all(send, recv_sizes, group)
     recorder.mark(RETURNED)
     kept = [_copy(piece) for piece in came] if isinstance(came, list | tuple) else came
     for piece in send:
@@ -91,6 +91,7 @@ def tables(seed: int) -> Iterator[Table]:
     yield table("p = 5, unequal sizes", drawn(5, 9))
     yield table("p = 4, all for rank 2", [[0, 0, 7, 0]] * 4)
     yield table("p = 4, nothing", [[0] * 4] * 4)
+    yield table("p = 3, in a part of the world", drawn(3, 9), where="a part")
     yield table("p = 4, on processes", drawn(4, 2000), where="processes")
 
 

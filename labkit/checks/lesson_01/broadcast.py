@@ -19,12 +19,14 @@ from labkit.record.events import CommStart, WaitEnd
 STALE = 99
 
 
-def broadcast_on_rank(broadcast_tree: Answer, case: Case) -> Came:
+def broadcast_on_rank(
+    group: dist.ProcessGroup, broadcast_tree: Answer, case: Case
+) -> Came:
     """What each rank runs: only the root has the array."""
-    rank, root = dist.get_rank(), case.root
+    rank, root = dist.get_rank(group), case.root
     empty_N = torch.full((case.num_elements,), STALE, dtype=case.dtype)
     x_N = case.array(rank) if rank == root else empty_N
-    return cases.on_rank(broadcast_tree, case, x_N, root)
+    return cases.on_rank(group, broadcast_tree, case, x_N, root)
 
 
 def judge(answer: Answer, stage: Stage, seed: int) -> Judged:

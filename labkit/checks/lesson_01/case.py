@@ -7,7 +7,7 @@ order, and an oracle can be held to the bit.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,6 +30,13 @@ THREAD_SIZES = (1, 2, 3, 4, 5, 7, 8)
 MEASURED = 4096
 
 
+_ON: Mapping[Where, str] = {
+    "threads": "",
+    "processes": ", on processes",
+    "a part": ", in a part of the world",
+}
+
+
 @dataclass(frozen=True)
 class Case:
     """One world, and what each of its ranks starts with."""
@@ -47,8 +54,9 @@ class Case:
         """`p = 4, N = 13, float32`, as it stands in messages."""
         dtype = str(self.dtype).removeprefix("torch.")
         root = "" if self.root is None else f", root {self.root}"
-        on = ", on processes" if self.where == "processes" else ""
-        return f"p = {self.size}, N = {self.num_elements}, {dtype}{root}{on}"
+        return (
+            f"p = {self.size}, N = {self.num_elements}, {dtype}{root}{_ON[self.where]}"
+        )
 
     @property
     def item_bytes(self) -> int:
@@ -83,11 +91,13 @@ class Came(NamedTuple):
     returned: Any
 
 
-def on_rank(answer: Answer, case: Case, x_N: Tensor, *more: Any) -> Came:
+def on_rank(
+    group: dist.ProcessGroup, answer: Answer, case: Case, x_N: Tensor, *more: Any
+) -> Came:
     """Call the answer on a rank's array, keep what came, overwrite the array."""
     recorder = recording.current()
     recorder.mark(CALLED)
-    returned = answer(x_N, *more, dist.group.WORLD)
+    returned = answer(x_N, *more, group)
     recorder.mark(RETURNED)
     came = Came(x_N.clone(), _kept(returned))
     x_N.fill_(OVERWRITTEN)
@@ -99,9 +109,9 @@ def _kept(returned: Any) -> Any:
     return returned.clone() if type(returned) is Tensor else returned
 
 
-def sums(answer: Answer, case: Case) -> Came:
+def sums(group: dist.ProcessGroup, answer: Answer, case: Case) -> Came:
     """What each rank runs where every rank has an array and there is no root."""
-    return on_rank(answer, case, case.array(dist.get_rank()))
+    return on_rank(group, answer, case, case.array(dist.get_rank(group)))
 
 
 def grid(
@@ -121,6 +131,7 @@ def grid(
     few = sizes[-2]
     yield case("threads", few, source.choice((few - 1, 1)))
     yield case("threads", 4, 0)
+    yield case("a part", 3, 10)
     yield case("processes", 4, 5003)
 
 
@@ -129,7 +140,7 @@ def measured(seed: int) -> Case:
     return Case("processes", 4, MEASURED, torch.float32, seed, level="work")
 
 
-Body = Callable[[Answer, Case], Came]
+Body = Callable[[dist.ProcessGroup, Answer, Case], Came]
 Judge = Callable[[Case, Played], Iterator[Fault]]
 
 

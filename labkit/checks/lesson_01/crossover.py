@@ -96,7 +96,9 @@ class Told(NamedTuple):
     odd: str = ""
 
 
-def answer_on_rank(answers: Sequence[Answer], asked: Sequence[Question]) -> list[Told]:
+def answer_on_rank(
+    _: object, answers: Sequence[Answer], asked: Sequence[Question]
+) -> list[Told]:
     """What the one rank runs: every question, one after another."""
     return [_told(answers[each.function], each.arguments) for each in asked]
 

@@ -30,6 +30,7 @@ def judge(answer: Answer, stage: Stage, seed: int) -> Judged:
             yield Case("threads", size, length, source.choice(DTYPES), seed)
         yield Case("threads", 8, source.choice((1, 3, 7)), DTYPES[0], seed)
         yield Case("threads", 4, 0, DTYPES[0], seed)
+        yield Case("a part", 4, 10, DTYPES[0], seed)
         yield Case("processes", 4, 5003, DTYPES[0], seed)
 
     return cases.play_all(answer, stage, all_cases(), cases.sums, faults_of, seed)
