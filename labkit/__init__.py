@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from labkit.record.recorder import span as span
     from labkit.runtime.cluster import Cluster as Cluster
     from labkit.runtime.cluster import Run as Run
+    from labkit.runtime.recorded import load as load
 
 _HOME = {
     "Cluster": "labkit.runtime.cluster",
     "Run": "labkit.runtime.cluster",
+    "load": "labkit.runtime.recorded",
     "mark": "labkit.record.recorder",
     "span": "labkit.record.recorder",
     "check": "labkit.checks",
@@ -37,6 +39,7 @@ _HOME = {
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "Cluster",
     "Run",
+    "load",
     "mark",
     "span",
     "check",

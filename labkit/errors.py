@@ -25,9 +25,28 @@ rank; what to try.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
+
+_WIDTH = 100  # A notebook's page is about as wide, and breaks longer lines mid-word.
+
+
+def _page(text: str) -> list[str]:
+    """A message as IPython is to show it: no frames, its long lines folded."""
+    return [
+        part
+        for line in text.split("\n")
+        for part in textwrap.wrap(
+            line,
+            _WIDTH,
+            subsequent_indent=" " * (len(line) - len(line.lstrip())),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        or [""]
+    ]
 
 
 class LabkitError(Exception):
@@ -35,7 +54,7 @@ class LabkitError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """Tell IPython to show the message alone: the frames would be labkit's own."""
-        return [f"{type(self).__name__}: {self}"]
+        return _page(f"{type(self).__name__}: {self}")
 
 
 class UsageError(LabkitError, ValueError):
@@ -121,7 +140,21 @@ class InjectedFailure(LabkitError, RuntimeError):
 
 
 class CheckFailed(LabkitError, AssertionError):
-    """An exercise's check found a fault."""
+    """An exercise's check found a fault.
+
+    `shown` says that a table above tells it all: the page need not say it twice.
+    """
+
+    def __init__(self, message: str, *, shown: bool = False) -> None:
+        super().__init__(message)
+        self.shown = shown
+
+    def _render_traceback_(self) -> list[str]:
+        """The headline alone where the rest stands in a table."""
+        if not self.shown:
+            return super()._render_traceback_()
+        headline = str(self).partition("\n")[0]
+        return _page(f"{type(self).__name__}: {headline}: see the table above")
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -129,4 +162,4 @@ class RunInterrupted(KeyboardInterrupt):
 
     def _render_traceback_(self) -> list[str]:
         """Tell IPython to show the message alone."""
-        return [f"Interrupted: {self}"]
+        return _page(f"Interrupted: {self}")

@@ -9,13 +9,14 @@ and `reveal` keep a guess until the number is there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from labkit.checks import progress
-from labkit.checks.exercise import Exercise, Stage, find, refuse_odd
+from labkit.checks.exercise import UNANSWERED, Exercise, Stage, find, refuse_odd
 from labkit.checks.guess import predict, reveal
 from labkit.checks.mine import keep, mine
-from labkit.checks.show import show
+from labkit.checks.show import notebook_shell, show
 from labkit.checks.verdict import Property, Verdict, judge
 from labkit.errors import CheckFailed
 
@@ -55,13 +56,17 @@ def check(
     with RankStage() as stage:
         judged = answer if exercise.also else answer[0]
         verdict = assess(exercise, judged, stage, seed=seed)
-        printed = stage.printed
-    show(verdict)
+        verdict = replace(verdict, printed=stage.printed)
+    if any(f"NotImplementedError: {UNANSWERED}" in x.message for x in verdict.lines):
+        raise CheckFailed(_not_answered(exercise))
     progress.attempted(exercise.id, verdict.points, verdict.out_of)
-    if verdict.passed and exercise.reference is not None:
-        keep(exercise.id, answer[0])
+    in_notebook = notebook_shell() is not None
+    if verdict.passed or in_notebook:
+        show(verdict)
     if not verdict.passed:
-        raise CheckFailed(_complaint(verdict, printed))
+        raise CheckFailed(verdict.complaint(), shown=in_notebook)
+    if exercise.reference is not None:
+        keep(exercise.id, answer[0])
     return verdict
 
 
@@ -78,17 +83,12 @@ def assess(
     )
 
 
-def _complaint(verdict: Verdict, printed: str) -> str:
-    points = f"{verdict.points} of {verdict.out_of} points"
-    lines = [f"{verdict.exercise} {verdict.title}: {points}"]
-    lines += [
-        f"{line.judged.value}: {line.message}"
-        for line in verdict.lines
-        if not line.passed
-    ]
-    if printed:
-        lines.append(f"Your function printed:\n{printed.rstrip()}")
-    return "\n".join(lines)
+def _not_answered(exercise: Exercise) -> str:
+    return (
+        f"{exercise.id} {exercise.title} is not answered yet: a rank came to the line "
+        f'`raise NotImplementedError("{UNANSWERED}")`. Write your code in its place, '
+        f'run that cell, then this one. To begin: hint("{exercise.id}")'
+    )
 
 
 def hint(exercise_id: str) -> None:

@@ -16,6 +16,9 @@ from labkit.checks.verify import Record, plural
 from labkit.errors import CheckFailed, LabkitError, RunError, UsageError
 from labkit.record.program import Level
 
+# What a function raises that nobody has written yet.
+UNANSWERED = "write your answer here"
+
 Answer = Callable[..., Any]
 Where = Literal["threads", "processes", "a part"]
 

@@ -52,12 +52,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `check` returns: a line for each property, and which cases were played."""
+    """What `check` returns: a line for each property, and which cases were played.
+
+    `printed` is what the answer printed meanwhile, or the beginning of it.
+    """
 
     exercise: str
     title: str
     lines: tuple[Line, ...]
     played: str
+    printed: str = ""
 
     @property
     def points(self) -> int:
@@ -78,7 +82,7 @@ class Verdict:
         """A small table for a terminal."""
         head = f"{self.exercise} {self.title}: {self.points} of {self.out_of} points"
         rows = [_text_row(line) for line in self.lines]
-        return "\n".join([head, *rows, self.played])
+        return "\n".join([head, *rows, self.played, *self._told_printed()])
 
     def _ipython_display_(self) -> None:
         """Show nothing: `check` has shown it when it returns it to a cell's end."""
@@ -91,7 +95,24 @@ class Verdict:
             f'<table style="{_TABLE}"><caption style="{_CAPTION}"><b>{title}</b>: '
             f"{self.points} of {self.out_of} points</caption>{rows}</table>"
             f'<div style="{_SMALL}">{html.escape(self.played)}</div>'
+            + "".join(
+                f"<pre>{html.escape(text)}</pre>" for text in self._told_printed()
+            )
         )
+
+    def complaint(self) -> str:
+        """What does not hold, a paragraph for each property."""
+        head = f"{self.exercise} {self.title}: {self.points} of {self.out_of} points"
+        failed = (
+            f"{line.judged.value}: {line.message}"
+            for line in self.lines
+            if not line.passed
+        )
+        return "\n".join([head, *failed, *self._told_printed()])
+
+    def _told_printed(self) -> list[str]:
+        text = self.printed.rstrip()
+        return [f"Your function printed:\n{text}"] if text else []
 
 
 def judge(

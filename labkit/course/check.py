@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from labkit.checks.exercise import UNANSWERED
 from labkit.course.notebook import read_notebook
-from labkit.course.source import HOLE_LINE
 from labkit.course.trial import CELL_LIMIT_S, Limits, Trial, run
 from labkit.errors import UsageError
 
+_LEFT_OUT = "Skipped"
 Status: TypeAlias = Literal["passed", "failed", "not answered", "not run"]
-_NOT_ANSWERED = HOLE_LINE.split('"')[1]
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _judge(cell: Mapping[str, Any], results: Sequence[CellResult]) -> ExerciseRe
         return ExerciseResult(name, 0, out_of, "not run", reason)
     if found[0].passed:
         return ExerciseResult(name, out_of, out_of, "passed", "")
-    if _NOT_ANSWERED in (found[0].message or ""):
+    if UNANSWERED in (found[0].message or ""):
         reason = "its hole is as it was handed out"
         return ExerciseResult(name, 0, out_of, "not answered", reason)
     points = min(points_told(found[0]), out_of)
@@ -205,8 +205,13 @@ def _complaint(result: CellResult, most: int = 6) -> str:
 
 
 def _excused(failed: CellResult, results: Sequence[CellResult]) -> bool:
-    """A check is told as an exercise; what needs a missing answer may stop."""
-    if failed.role == "check" or _NOT_ANSWERED in (failed.message or ""):
+    """A check is told as an exercise; what needs a missing answer may stop.
+
+    A cell that nbval leaves out by its tag has not stopped.
+    """
+    if failed.role == "check" or UNANSWERED in (failed.message or ""):
+        return True
+    if failed.error == _LEFT_OUT:
         return True
     checks = [r for r in results if r.role == "check" and not r.passed]
     return failed.role == "look" and failed.exercise in {r.exercise for r in checks}

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from labkit.course.check import NotebookReport
 
+MOST_LINES = 12
 _STYLE = {
     "passed": "green",
     "failed": "bold red",
@@ -25,7 +26,11 @@ def show_report(report: NotebookReport, console: Console) -> None:
         table.add_row(*row, escape(result.message))
     console.print(table)
     for cell in report.stopped:
-        seen = f"{cell.error}: {cell.message or ''}".splitlines()[0]
+        lines = f"{cell.error}: {cell.message or ''}".splitlines()
+        more = len(lines) - MOST_LINES
+        seen = "\n".join(
+            [*lines[:MOST_LINES], *([f"({more} more lines)"] * (more > 0))]
+        )
         console.print(
             f"[bold red]code cell {cell.number + 1} stopped:[/] {escape(seen)}"
         )

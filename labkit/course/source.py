@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import jupytext  # pyright: ignore[reportMissingTypeStubs]
 from IPython.core.inputtransformer2 import TransformerManager
 
+from labkit.checks.exercise import UNANSWERED
 from labkit.course.places import lesson_of
 from labkit.errors import UsageError
 
@@ -34,7 +35,7 @@ Role: TypeAlias = Literal[
 ]
 
 BEGIN, END = "# BEGIN SOLUTION", "# END SOLUTION"
-HOLE_LINE = 'raise NotImplementedError("write your answer here")'
+HOLE_LINE = f'raise NotImplementedError("{UNANSWERED}")'
 MAX_CODE_LINES = 25
 
 _ROLES: dict[CellType, frozenset[str]] = {

@@ -34,6 +34,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from labkit.errors import UsageError
 from labkit.record.events import P2P, Kind, MemoryKind, Site
+from labkit.units import format_seconds
 
 SCHEMA = 1
 
@@ -299,7 +300,7 @@ class Race(NamedTuple):
     site: Site | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Program:
     """What every rank did. See the module's head."""
 
@@ -313,6 +314,16 @@ class Program:
         """Every event, rank by rank."""
         for events in self.events:
             yield from events
+
+    def __repr__(self) -> str:
+        ranks, events = len(self.header.ranks), sum(map(len, self.events))
+        times = f"{format_seconds(self.duration_s)} on {self.header.hardware}"
+        if not self.header.has_times:
+            times = "without times"
+        return (
+            f"A record of {ranks} rank{'s' * (ranks != 1)}, {self.header.source}: "
+            f"{events:,} events, {times}"
+        )
 
     def of(self, rank: int) -> tuple[Event, ...]:
         """One rank's events.

@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -46,22 +46,30 @@ from labkit.runtime.output import OutputPrinter
 from labkit.runtime.rank import travel
 from labkit.runtime.rank.messages import Done, Failure, Job, Knobs
 from labkit.runtime.recorded import Recorded
+from labkit.units import format_seconds
 
 if TYPE_CHECKING:
     from labkit.view.place import Place
 
+MAX_SHOWN = 400  # Letters of the results, where a Run is shown.
 _job_ids = itertools.count(1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run(Recorded):
     """What a run left: one result a rank, and everything the ranks did."""
 
     ranks: tuple[int, ...]
     results: list[Any]
     seconds: float
-    logs: tuple[RankLog, ...] = field(repr=False)
-    header: Header = field(repr=False)
+    logs: tuple[RankLog, ...]
+    header: Header
+    place: Place | None = field(default=None, compare=False)
+
+    @property
+    def drawn_at(self) -> Place | None:
+        """Where its live picture was."""
+        return self.place
 
     @property
     def events(self) -> list[Sequence[Event]]:
@@ -70,6 +78,15 @@ class Run(Recorded):
 
     def _reduced(self) -> Program:
         return reduce(self.logs, self.header)
+
+    def __repr__(self) -> str:
+        ranks = f"{len(self.ranks)} rank{'s' * (len(self.ranks) != 1)}"
+        if self.header.source == "dry":
+            return f"A dry run of {ranks}: a record without results or times"
+        results = repr(self.results)
+        if len(results) > MAX_SHOWN:
+            results = f"{results[:MAX_SHOWN]}..."
+        return f"A run of {ranks}, {format_seconds(self.seconds)}, results {results}"
 
 
 class Cluster:
@@ -330,7 +347,7 @@ class Cluster:
         if view is None:
             return self._watch(drive, printer)
         try:
-            run = self._watch(drive, printer)
+            run = replace(self._watch(drive, printer), place=place)
             view.end(run.timeline)
             return run
         finally:

@@ -1,24 +1,25 @@
 """What one can ask of a record: its rows, measures and picture, and other times.
 
 A Run has a record of what its ranks did. A Replay has the same events, with the times
-of another machine. Both are asked alike:
+of another machine. What `save` wrote is a Saved again. All are asked alike:
 
     run.timeline()                             as it was
     run.replay("dgx-h100").timeline()          as it would be there, by a model
     run.whatif("dgx-h100")                     as it would be, with sliders
+    load("run.rec").timeline()                 as it was, from a file
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit.errors import UsageError
+from labkit.record import file
 from labkit.record.export import save_perfetto
-from labkit.record.file import save
 from labkit.record.intervals import Row, rows
 from labkit.record.measure import Measures, measure
 from labkit.record.program import Program
@@ -31,6 +32,7 @@ from labkit.units import format_seconds
 
 if TYPE_CHECKING:
     from labkit.view.bundle import Still
+    from labkit.view.place import Place
     from labkit.view.table import Table
     from labkit.view.whatif import Panel
 
@@ -53,6 +55,11 @@ class Recorded(ABC):
     def caption(self) -> str:
         """What is to be said of the times."""
         return ""
+
+    @property
+    def drawn_at(self) -> Place | None:
+        """Where a picture of it stands already."""
+        return None
 
     def rows(self) -> list[Row]:
         """Who computed, waited and transferred when: one row for each stretch.
@@ -140,18 +147,21 @@ class Recorded(ABC):
         ))  # fmt: skip
 
     def save(self, path: str | Path) -> Path:
-        """Write the record to a file that `labkit.record.file.load` reads."""
-        return save(self.record, path)
+        """Write the record to a file that `labkit.load` reads."""
+        return file.save(self.record, path)
 
     def timeline(self, title: str = "") -> Still:
         """A picture of the rows: compute above, communication and waiting below.
+
+        At the end of the cell that made the run, it takes the live picture's place.
 
         Raises:
             UsageError: The record has no times.
         """
         from labkit.view.timeline import timeline
 
-        return timeline(self.record, title=title, caption=self.caption)
+        drawn = timeline(self.record, title=title, caption=self.caption)
+        return replace(drawn, instead=self.drawn_at)
 
     def compare(
         self,
@@ -251,6 +261,28 @@ class Replay(Recorded):
         return (
             f"{took} on {self.machine.name} by a model, {ranks} ranks. {self.caption}"
         )
+
+
+@dataclass(frozen=True, repr=False)
+class Saved(Recorded):
+    """A record that came from a file."""
+
+    program: Program
+
+    def _reduced(self) -> Program:
+        return self.program
+
+    def __repr__(self) -> str:
+        return repr(self.program)
+
+
+def load(path: str | Path) -> Saved:
+    """Read a record that `save` wrote; it is asked as the run itself was.
+
+    Raises:
+        UsageError: There is no such file, or it is no record that can be read.
+    """
+    return Saved(file.load(path))
 
 
 def _check_knobs(machine: object) -> None:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from labkit.view.place import Place
+
 PLOTLY = "application/vnd.plotly.v1+json"
 
 
@@ -25,7 +27,7 @@ class Still:
     """A picture that does not move, in the three forms that a front end may show.
 
     `width` and `height` are the image's on the page. `text` says in words what the
-    picture shows.
+    picture shows. `instead` is where the same picture stands already, if anywhere.
     """
 
     figure: go.Figure
@@ -33,6 +35,7 @@ class Still:
     width: int
     height: int
     text: str
+    instead: Place | None = None
 
     def bundle(self) -> dict[str, Any]:
         """The picture by MIME type, ready for `display(..., raw=True)`."""
@@ -55,6 +58,15 @@ class Still:
         return self.text
 
     __repr__ = __str__
+
+    def _ipython_display_(self) -> None:
+        """Take the place of the same picture in this cell, where there is one.
+
+        Raises:
+            NotImplementedError: There is none; IPython then shows the bundle below.
+        """
+        if self.instead is None or not self.instead.retake(self):
+            raise NotImplementedError
 
     def _repr_mimebundle_(
         self,

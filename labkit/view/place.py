@@ -23,6 +23,11 @@ class Place:
         self._cell = getattr(self._publisher, "parent_header", None)
         self._id = secrets.token_hex(8)
         self._is_taken = False
+        self._may_be_retaken = False
+
+    def __reduce__(self) -> tuple[type[Place], tuple[()]]:
+        """In another process it is no place any more."""
+        return Place, ()
 
     def show(self, data: Bundle, metadata: Bundle | None = None) -> None:
         """Show a bundle by MIME type, in place of what was shown before."""
@@ -48,6 +53,19 @@ class Place:
     def show_still(self, still: Still) -> None:
         """Show a picture that stays: interactive, as an image and as text."""
         self.show(still.bundle(), still.metadata)
+        self._may_be_retaken = True
+
+    def retake(self, still: Still) -> bool:
+        """Show a picture instead of the one that stays, once, while its cell runs.
+
+        A cell that asks for the picture which its run has left anyhow has one, not two.
+        """
+        here = getattr(self._publisher, "parent_header", None)
+        if not self._may_be_retaken or here != self._cell:
+            return False
+        self._may_be_retaken = False
+        self.show(still.bundle(), still.metadata)
+        return True
 
 
 def _publisher() -> Any:

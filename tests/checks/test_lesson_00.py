@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from labkit import check
-from labkit.checks import assess, run
-from labkit.checks.exercise import find
+from labkit.checks import assess, progress, run
+from labkit.checks.exercise import UNANSWERED, find
 from labkit.checks.run import RankStage
 from labkit.checks.verdict import Verdict
 from labkit.course.source import read_lesson, strip_solution
@@ -375,6 +375,14 @@ def sleeps(say: Any, group: Any) -> None:
     time.sleep(600)
 
 
+def unanswered_order(say: Any, group: Any) -> None:
+    raise NotImplementedError(UNANSWERED)
+
+
+def unanswered_straggler(spans: Any) -> None:
+    raise NotImplementedError(UNANSWERED)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("endless", [loops, sleeps])
 def test_what_never_returns_is_stopped(
@@ -395,6 +403,19 @@ def test_what_misbehaves_is_told(odd: Callable[..., Any], message: str) -> None:
     with pytest.raises(CheckFailed, match=r"0\.1 Speak in order: 0 of 10") as caught:
         check("0.1", odd)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("exercise", ["0.1", "0.3"])
+def test_a_hole_is_told_as_one_and_not_counted(
+    exercise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(progress.FOLDER, str(tmp_path))
+    holes = {"0.1": unanswered_order, "0.3": unanswered_straggler}
+    with pytest.raises(CheckFailed, match="is not answered yet") as caught:
+        check(exercise, holes[exercise])
+    assert UNANSWERED in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    assert progress.of(exercise) == progress.Entry()
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 import pytest
 
-from labkit.checks import _complaint
 from labkit.checks.verdict import Fault, Property, judge
 from labkit.course import build as builder
 from labkit.course import harvest
@@ -168,6 +167,18 @@ def test_a_check_cell_cannot_excuse_itself(notebook: Path) -> None:
     assert statuses(report) == {"0.1": "failed"}
 
 
+@pytest.mark.slow
+def test_a_cell_with_the_tag_for_it_is_left_out(notebook: Path) -> None:
+    content = json.loads(notebook.read_text())
+    content["cells"][1]["metadata"]["tags"] = ["nbval-skip"]
+    notebook.write_text(json.dumps(content))
+    edit(notebook, "lab00-x-code-1", "open('ran', 'w')")
+    edit(notebook, "lab00-x-code-3", "2 * 2")
+    report = check_notebook(notebook)
+    assert report.ok
+    assert not (notebook.parent / "ran").exists()
+
+
 @pytest.mark.parametrize("limit", [0, -1.5])
 def test_a_limit_must_be_above_zero(notebook: Path, limit: float) -> None:
     with pytest.raises(UsageError, match="above 0 s"):
@@ -182,9 +193,7 @@ def test_points_are_read_from_what_a_check_says() -> None:
         [Fault(Property.TRAFFIC, "p = 4", "5 messages; 3 are enough", kept=1)],
         "3 cases",
     )
-    told = CellResult(
-        4, "0.1", "check", False, "CheckFailed", _complaint(verdict, "printed"), 0.1
-    )
+    told = CellResult(4, "0.1", "check", False, "CheckFailed", verdict.complaint(), 0.1)
     assert points_told(told) == verdict.points == 7
     assert points_told(replace(told, error="ValueError")) == 0
     assert points_told(replace(told, message=None)) == 0

@@ -5,6 +5,8 @@ The kernel is told that it belongs to a page; messages to that page are read her
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +32,10 @@ def breaks():
     work(0.6)
     if dist.get_rank() == 1:
         raise ValueError("on purpose")
+def straggles():
+    while dist.get_rank() == 2:
+        pass
+    dist.barrier()
 """
 
 
@@ -73,6 +79,24 @@ def test_a_run_is_drawn_and_its_timeline_stays(page: Notebook) -> None:
     assert reply.stderr == ""
 
 
+def test_a_cell_that_asks_for_its_run_s_picture_has_one(page: Notebook) -> None:
+    """Under the title that it asks for; another picture stands beside it."""
+    reply = page.run(
+        "run = cluster.run(work, 0.6)\n"
+        "display(run.timeline('Asked for'))\n"
+        "run.timeline('Once more')"
+    ).ok()
+    kinds, data = zip(*shown(reply), strict=True)
+    assert kinds == (
+        "display_data", "update_display_data", "update_display_data", "execute_result"
+    )  # fmt: skip
+    assert data[2]["text/plain"].startswith("Asked for")
+    assert data[3]["text/plain"].startswith("Once more")
+    ((kind, _),) = shown(page.run("run.timeline()").ok())
+    assert kind == "execute_result"
+    page.run("assert cluster.run(lambda: run.seconds).results[3] == run.seconds").ok()
+
+
 @pytest.mark.parametrize(
     "code",
     ["cluster.run(work, 0.0);", "%%ranks\nx = 3; time.sleep(0.6)",
@@ -98,6 +122,22 @@ def test_an_interrupt_leaves_what_was_heard(page: Notebook) -> None:
     reply = page.finish()
     assert reply.ename == "RunInterrupted"
     assert BROKEN in still(reply)
+
+
+def test_an_interrupted_wait_reaches_to_the_interrupt(page: Notebook) -> None:
+    """Also where the rank that kept the others had told nothing."""
+    page.start("cluster.run(straggles)")
+    while WIDGET not in str(shown(page._reply)):
+        page._take(0.1)
+    time.sleep(1.0)
+    page.interrupt()
+    reply = page.finish()
+    assert reply.ename == "RunInterrupted"
+    text = still(reply)
+    waited_s = dict(re.findall(r"rank (\d): ([\d.]+) s", text))
+    assert sorted(waited_s) == ["0", "1", "2", "3"]
+    assert float(waited_s.pop("2")) == 0
+    assert min(map(float, waited_s.values())) >= 1
 
 
 def test_a_rank_that_dies_leaves_what_was_heard(page: Notebook) -> None:

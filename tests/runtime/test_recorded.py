@@ -10,9 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from labkit import Cluster, span
+from labkit import Cluster, load, span
 from labkit.errors import UsageError
-from labkit.record.file import load
 from labkit.replay import measured
 from labkit.replay.catalog import hardware
 from labkit.replay.machine import AlphaBeta
@@ -99,7 +98,7 @@ def test_a_replay_is_asked_as_a_run_is(cluster: Cluster, tmp_path: Path) -> None
     assert found.record.header.hardware == "dgx-a100"
     assert found.measure().step_s > 0
     assert {row.kind for row in found.rows()} == {"compute", "transfer"}
-    assert load(found.save(tmp_path / "replayed.rec")) == found.record
+    assert load(found.save(tmp_path / "replayed.rec")).record == found.record
     # A replay can be replayed: nothing of the machine before is left.
     assert found.replay("dgx-h100").record == run.replay("dgx-h100").record
     assert len(repr(found)) < 1000

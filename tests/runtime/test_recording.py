@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,7 +16,6 @@ import torch.distributed as dist
 from labkit import Cluster, Run
 from labkit.errors import RankFailed, UsageError
 from labkit.record.export import to_perfetto
-from labkit.record.file import load
 from labkit.record.intervals import rows
 from labkit.record.program import (
     Comm,
@@ -29,6 +29,7 @@ from labkit.record.program import (
 from labkit.replay.engine import replay
 from labkit.replay.machine import AlphaBeta
 from labkit.runtime import drive
+from labkit.runtime.recorded import load
 from labkit.view.timeline import timeline
 from tests.runtime import recorded_programs as programs
 from tests.runtime.lines import bare_number_of
@@ -241,7 +242,23 @@ def test_replay_of_a_run_needs_costs_or_keeps_what_was_measured(
 def test_a_run_is_measured_saved_and_loaded(ranks: Cluster, tmp_path: Path) -> None:
     run = ranks.run(programs.naive)
     assert run.measure().step_s > 0
-    assert load(run.save(tmp_path / "naive.rec")) == run.record
+    again = load(run.save(tmp_path / "naive.rec"))
+    assert again.record == run.record
+    assert again.measure() == run.measure()
+    assert str(again.timeline()) == str(run.timeline())
+    assert re.fullmatch(
+        r"A record of \d ranks, measured: [\d,]+ events, [\d.]+ m?s on this machine",
+        repr(again),
+    )
+
+
+def test_a_run_is_told_in_a_line(ranks: Cluster) -> None:
+    found = repr(ranks.run(lambda: list(range(1000)), ranks=0))
+    assert re.match(r"A run of 1 rank, [\d.]+ .?s, results \[\[0, 1, 2, ", found)
+    assert len(found) < 500
+    dry = ranks.dry(lambda: None, world_size=64)
+    assert repr(dry) == "A dry run of 64 ranks: a record without results or times"
+    assert repr(dry.record) == "A record of 64 ranks, dry: 64 events, without times"
 
 
 @pytest.mark.slow
