@@ -87,7 +87,11 @@ class CommStart(NamedTuple):
 
 
 class WaitStart(NamedTuple):
-    """A thread began to wait for transfer `target` and stands still until WaitEnd."""
+    """A thread began to wait for transfer `target` and stands still until WaitEnd.
+
+    A call that waits for its own transfer, such as `dist.send`, waits from the moment
+    at which it was issued.
+    """
 
     target: int
     lane: int

@@ -211,9 +211,12 @@ class Recorder:
             self.add(comm)
         return comm
 
-    def waiting(self, target: int) -> Waiting:
-        """Record that the calling thread stands still until transfer `target` ends."""
-        return Waiting(self, target)
+    def waiting(self, target: int, since_s: float | None = None) -> Waiting:
+        """Record that the calling thread stands still until transfer `target` ends.
+
+        `since_s` is when it was issued, where the very call that issued it waits.
+        """
+        return Waiting(self, target, since_s)
 
     def follow(self, target: int, is_over: Callable[[], bool]) -> None:
         """Look from now on whether transfer `target` is over: see `look`."""
@@ -314,18 +317,20 @@ class Recorder:
 class Waiting:
     """A thread stands still within it, for a transfer: `with recorder.waiting(id):`."""
 
-    __slots__ = ("_recorder", "_target")
+    __slots__ = ("_recorder", "_since_s", "_target")
 
-    def __init__(self, recorder: Recorder, target: int) -> None:
+    def __init__(self, recorder: Recorder, target: int, since_s: float | None) -> None:
         """A generator would take four times as long."""
         self._recorder = recorder
         self._target = target
+        self._since_s = since_s
 
     def __enter__(self) -> None:
         recorder = self._recorder
         if recorder.follows_any:
             recorder.look()
-        recorder.add(WaitStart(self._target, recorder.lane(), _now_s()))
+        at_s = _now_s() if self._since_s is None else self._since_s
+        recorder.add(WaitStart(self._target, recorder.lane(), at_s))
 
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         if kind is None or not issubclass(kind, Abandoned):

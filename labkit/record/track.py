@@ -53,7 +53,6 @@ class Track:
         self._ids: dict[int, int] = {}
         self._batches: dict[tuple[str, int], int] = {}
         self._num_steps = self._num_spans = 0
-        self._last_comm: dict[int, int] = {}
         self._made: dict[int, int] = {}
 
     def follow(self, events: Sequence[told.Event]) -> Track:
@@ -93,7 +92,6 @@ class Track:
         rank, seq = self.rank, len(self.drafts)
         match event:
             case told.Operation(name, lane, stream):
-                self._last_comm.pop(lane, None)
                 costs = event[3:8]
                 start, end = self._at(event.start_s), self._at(event.end_s)
                 self.drafts.append(kept.Work(
@@ -169,7 +167,6 @@ class Track:
         if event.group not in self.order:
             self.order.append(event.group)
         self._ids[event.id] = len(self.drafts)
-        self._last_comm[event.lane] = event.id
         self.calls.append(Call(self.rank, event, self._at(event.issued_s)))
         self.drafts.append(kept.Comm(
             self.rank, event.lane, event.stream, len(self.drafts),
@@ -196,7 +193,7 @@ class Track:
         index = self._ids[event.target]
         comm = self.drafts[index]
         assert isinstance(comm, kept.Comm)
-        if self._last_comm.pop(event.lane, None) == event.target:
+        if self._at(event.at_s) == comm.issued_s:
             self.drafts[index] = comm._replace(is_async=False)
         self._open_waits[event.target].append(len(self.drafts))
         self.drafts.append(kept.Wait(

@@ -207,7 +207,7 @@ def _recorded_new_group(new_group: Callable[..., Any]) -> Callable[..., Any]:
         comm = recorder.comm(
             "new_group", world.group_name, shapes=(asked,), site=calling_site()
         )
-        with recorder.waiting(comm.id):
+        with recorder.waiting(comm.id, comm.issued_s):
             return new_group(ranks, *args, **kwargs)
 
     return new_recorded

@@ -17,6 +17,7 @@ the new one first, so each is overridden under both.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -35,6 +36,8 @@ from labkit.record.site import calling_site
 
 NO_TIMEOUT = timedelta(0)
 MAX_UNWAITED = 4096
+# Where torch's blocking calls wait for the work that they have just issued.
+_C10D = dist.distributed_c10d.__file__
 
 
 class Call(NamedTuple):
@@ -77,7 +80,11 @@ class RecordedWork(dist.Work):
         """Stand still until the transfer has ended."""
         if self._waited:
             return self._inner.wait(timeout)
-        with self._group.recorder.waiting(self._comm.id):
+        here = inspect.currentframe()
+        caller = here.f_back if here else None
+        blocks = caller is not None and caller.f_code.co_filename == _C10D
+        since_s = self._comm.issued_s if blocks else None
+        with self._group.recorder.waiting(self._comm.id, since_s):
             result = self._stand_still(timeout)
         self._has_ended()
         return result
@@ -289,7 +296,7 @@ class RecordingGroup(dist.ProcessGroup):
     def monitored_barrier(self, *args: Any, **kwargs: Any) -> None:
         """A barrier that blocks in C++: recorded as one, with the wait around it."""
         comm = self.recorder.comm("barrier", self.uid, site=calling_site())
-        with self.recorder.waiting(comm.id):
+        with self.recorder.waiting(comm.id, comm.issued_s):
             # pybind has it, torch's stub does not.
             self.inner.monitored_barrier(  # pyright: ignore[reportAttributeAccessIssue]
                 *args, **kwargs

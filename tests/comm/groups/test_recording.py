@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from labkit import Cluster, Run
 from labkit.comm.groups import backend, recording
 from labkit.record.events import CommStart, NewGroup, WaitEnd, WaitStart
+from labkit.record.program import Comm
 from tests.comm.groups import torch_programs
 from tests.comm.groups.torch_programs import PROGRAMS, WORLD_SIZE, mine, named
 from tests.runtime.lines import line_of
@@ -210,6 +211,29 @@ def test_a_wait_is_recorded_around_the_time_stood_still(cluster: Cluster) -> Non
 
 
 @pytest.mark.slow
+def blocking_and_not() -> None:
+    """A blocking message and sum, then the same as handles, waited for at once."""
+    rank, x = dist.get_rank(), torch.ones(4)
+    call, start = (dist.recv, dist.irecv) if rank % 2 else (dist.send, dist.isend)
+    call(x, rank ^ 1)
+    dist.all_reduce(x)
+    for work in (start(x, rank ^ 1), dist.all_reduce(x, async_op=True)):
+        assert work is not None
+        work.wait()
+
+
+def test_a_blocking_call_waits_from_when_it_was_made(cluster: Cluster) -> None:
+    """What it does before it stands still is no compute of the rank's."""
+    run = cluster.run(blocking_and_not)
+    for rank in range(WORLD_SIZE):
+        told = run.events[rank]
+        issued = {e.id: e.issued_s for e in told if isinstance(e, CommStart)}
+        late = [e.at_s > issued[e.target] for e in told if isinstance(e, WaitStart)]
+        assert late == [False, False, True, True]
+        calls = [e for e in run.record.of(rank) if isinstance(e, Comm)]
+        assert [call.is_async for call in calls] == late
+
+
 def test_the_reductions_of_ddp_are_seen_at_the_backward_pass(cluster: Cluster) -> None:
     def train() -> None:
         model = DistributedDataParallel(nn.Linear(8, 4))
