@@ -54,6 +54,18 @@ def calling_site() -> Site | None:
     return site
 
 
+def is_called_from(filename: str) -> bool:
+    """Whether the function that asks was called by code of this file."""
+    return _caller_file(inspect.currentframe()) == filename
+
+
+def _caller_file(asking: FrameType | None) -> str | None:
+    # A frame must not be a local of itself: that cycle keeps its tensors alive.
+    asked = asking.f_back if asking else None
+    caller = asked.f_back if asked else None
+    return caller.f_code.co_filename if caller else None
+
+
 def frame_of(thread_id: int) -> FrameType | None:
     """Where a thread of this process stands; None if there is no such thread."""
     # Documented in the sys module, for all its underscore.

@@ -17,7 +17,6 @@ the new one first, so each is overridden under both.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,7 +31,7 @@ from labkit.comm.groups.board import Board
 from labkit.errors import UsageError
 from labkit.record.events import P2P, CommStart, Kind
 from labkit.record.recorder import Observer, Recorder
-from labkit.record.site import calling_site
+from labkit.record.site import calling_site, is_called_from
 
 NO_TIMEOUT = timedelta(0)
 MAX_UNWAITED = 4096
@@ -80,10 +79,7 @@ class RecordedWork(dist.Work):
         """Stand still until the transfer has ended."""
         if self._waited:
             return self._inner.wait(timeout)
-        here = inspect.currentframe()
-        caller = here.f_back if here else None
-        blocks = caller is not None and caller.f_code.co_filename == _C10D
-        since_s = self._comm.issued_s if blocks else None
+        since_s = self._comm.issued_s if is_called_from(_C10D) else None
         with self._group.recorder.waiting(self._comm.id, since_s):
             result = self._stand_still(timeout)
         self._has_ended()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import pickle
 import subprocess
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit import Cluster, Run
@@ -210,10 +212,9 @@ def test_a_wait_is_recorded_around_the_time_stood_still(cluster: Cluster) -> Non
     assert waits[1].ok  # type: ignore[union-attr]
 
 
-@pytest.mark.slow
-def blocking_and_not() -> None:
+def blocking_and_not(x: Tensor) -> None:
     """A blocking message and sum, then the same as handles, waited for at once."""
-    rank, x = dist.get_rank(), torch.ones(4)
+    rank = dist.get_rank()
     call, start = (dist.recv, dist.irecv) if rank % 2 else (dist.send, dist.isend)
     call(x, rank ^ 1)
     dist.all_reduce(x)
@@ -224,7 +225,7 @@ def blocking_and_not() -> None:
 
 def test_a_blocking_call_waits_from_when_it_was_made(cluster: Cluster) -> None:
     """What it does before it stands still is no compute of the rank's."""
-    run = cluster.run(blocking_and_not)
+    run = cluster.run(blocking_and_not, torch.ones(4))
     for rank in range(WORLD_SIZE):
         told = run.events[rank]
         issued = {e.id: e.issued_s for e in told if isinstance(e, CommStart)}
@@ -234,6 +235,22 @@ def test_a_blocking_call_waits_from_when_it_was_made(cluster: Cluster) -> None:
         assert [call.is_async for call in calls] == late
 
 
+def test_a_tensor_goes_with_the_call_that_moved_it(cluster: Cluster) -> None:
+    """Without the help of the garbage collector: memory is counted by what is held."""
+
+    def is_held() -> bool:
+        x = torch.ones(4)
+        held = weakref.ref(x)
+        gc.disable()
+        blocking_and_not(x)
+        del x
+        gc.enable()
+        return held() is not None
+
+    assert cluster.run(is_held).results == [False] * WORLD_SIZE
+
+
+@pytest.mark.slow
 def test_the_reductions_of_ddp_are_seen_at_the_backward_pass(cluster: Cluster) -> None:
     def train() -> None:
         model = DistributedDataParallel(nn.Linear(8, 4))
