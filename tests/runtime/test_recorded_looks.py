@@ -54,6 +54,15 @@ def test_holdings_are_what_the_program_made(run: Run) -> None:
     assert "gradients" not in run.holdings().columns
 
 
+def test_a_collective_has_let_go_of_its_tensors_when_its_wait_is_over(
+    cluster: Cluster,
+) -> None:
+    many = 20
+    run = cluster.run(train, many, record="work")
+    for step in range(many):
+        assert "gradients" not in run.holdings(after="step", step=step).columns
+
+
 @pytest.mark.slow
 def test_a_dry_run_tells_of_memory_without_a_machine(cluster: Cluster) -> None:
     dry = cluster.dry(train, world_size=4)

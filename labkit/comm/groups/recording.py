@@ -17,6 +17,7 @@ the new one first, so each is overridden under both.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -35,6 +36,9 @@ from labkit.record.site import calling_site, is_called_from
 
 NO_TIMEOUT = timedelta(0)
 MAX_UNWAITED = 4096
+# A thread of gloo holds a collective's tensors until shortly after its wait: without
+# a pause for it, two records of the same program would tell of different memory.
+LET_GO_S = 2e-4
 # Where torch's blocking calls wait for the work that they have just issued.
 _C10D = dist.distributed_c10d.__file__
 
@@ -267,6 +271,8 @@ class RecordingGroup(dist.ProcessGroup):
     def ended(self, comm: CommStart) -> None:
         """Called by a work that has been waited for: compare before anybody reads."""
         self._unwaited.pop(comm.id, None)
+        if self._futures_tell and comm.kind not in P2P and self.recorder.observer:
+            time.sleep(LET_GO_S)
         if self._board is not None:
             self._board.compare(comm, self.ranks)
         if self.hooks.after_wait is not None:
