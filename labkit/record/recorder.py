@@ -155,6 +155,12 @@ class Recorder:
         """
         return self._streams.setdefault(key, len(self._streams) + 1)
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether the last that happened since `drain` is that a wait began."""
+        pending = self._pending
+        return bool(pending) and type(pending[-1]) is WaitStart
+
     def drain(self) -> list[Event]:
         """Take every event that has not been taken yet."""
         events = []
@@ -196,17 +202,22 @@ class Recorder:
         if self._under_way:
             self.look()
         pair = (group, kind, peer, tag)
-        counter = self._pair_seq if kind in P2P else self._group_seq
-        key = pair if kind in P2P else group
+        thread = _thread_id()
+        lane = self._lanes.get(thread)
+        if lane is None:
+            lane = self.lane()
         with self._numbering:
-            comm = CommStart(
-                self._next_id, kind, group, self._group_seq[group], peer, tag,
-                self._pair_seq[pair], shapes, dtype, payload_bytes, op, send_splits,
-                recv_splits, self.lane(), site, _now_s(), self.stream, batch, reads,
-                writes,
-            )  # fmt: skip
+            group_seq, pair_seq = self._group_seq[group], self._pair_seq[pair]
+            if kind in P2P:
+                self._pair_seq[pair] = pair_seq + 1
+            else:
+                self._group_seq[group] = group_seq + 1
+            comm = _made(CommStart, (
+                self._next_id, kind, group, group_seq, peer, tag, pair_seq, shapes,
+                dtype, payload_bytes, op, send_splits, recv_splits, lane, site,
+                _now_s(), self._current_stream.get(thread, 0), batch, reads, writes,
+            ))  # fmt: skip
             self._next_id += 1
-            counter[key] += 1
             self.counters.add(comm, self.groups.get(group, (self.counters.rank,)))
             self.add(comm)
         return comm

@@ -26,8 +26,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from functools import cache
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from labkit.errors import UsageError
 from labkit.record.events import CommStart, Kind
@@ -36,6 +36,7 @@ from labkit.record.program import Traffic
 Backend: TypeAlias = Literal["gloo", "nccl"]
 
 GLOO_SEGMENT_BYTES = 1024 * 1024
+MAX_KEPT = 4096
 
 
 class Share(NamedTuple):
@@ -68,7 +69,6 @@ class Share(NamedTuple):
         return (self.position - self.root) % self.size
 
 
-@lru_cache(maxsize=4096)
 def wire_bytes(kind: Kind, share: Share, backend: Backend = "gloo") -> int:
     """Bytes that leave a rank for one transfer, without the framing of the network.
 
@@ -246,10 +246,13 @@ class Counters:
         self.rank = rank
         self.backend: Backend = backend
         self._counts: dict[tuple[Kind, str, int | None], list[int]] = {}
+        # A step makes the same calls again and again: what each sends is kept.
+        self._sent: dict[tuple[Any, ...], int] = {}
 
     def clear(self) -> None:
         """Begin at 0 again."""
         self._counts.clear()
+        self._sent.clear()
 
     def add(self, comm: CommStart, ranks: Sequence[int]) -> None:
         """Count a transfer on a group of these global ranks, in group order."""
@@ -257,18 +260,28 @@ class Counters:
         count = self._counts.get(key)
         if count is None:
             count = self._counts[key] = [0, 0, 0]
+        call = (key, comm.payload_bytes, comm.dtype, comm.send_splits)
+        sent = self._sent.get(call)
+        if sent is None:
+            sent = self._wire_bytes(comm, ranks)
+            if len(self._sent) < MAX_KEPT:
+                self._sent[call] = sent
         count[0] += 1
         count[1] += comm.payload_bytes
-        if comm.kind == "send":
-            count[2] += comm.payload_bytes
-        elif comm.payload_bytes and comm.kind != "recv":
-            count[2] += wire_bytes(comm.kind, self._share(comm, ranks), self.backend)
+        count[2] += sent
 
     def rows(self) -> tuple[Traffic, ...]:
         """What was counted, in the order in which each first occurred."""
         return tuple(
             Traffic(self.rank, *key, *count) for key, count in self._counts.items()
         )
+
+    def _wire_bytes(self, comm: CommStart, ranks: Sequence[int]) -> int:
+        if comm.kind == "send":
+            return comm.payload_bytes
+        if comm.payload_bytes == 0 or comm.kind == "recv":
+            return 0
+        return wire_bytes(comm.kind, self._share(comm, ranks), self.backend)
 
     def _share(self, comm: CommStart, ranks: Sequence[int]) -> Share:
         position = ranks.index(self.rank)

@@ -71,7 +71,7 @@ class Board:
         key, signature = self._key(comm, self._rank), _signature(comm)
         others = (comm.peer,) if comm.kind in P2P else ranks
         for rank in others:
-            if rank is None:
+            if rank is None or rank == self._rank:
                 continue
             at = self._at(rank, key)
             if self._words[at] != key or self._words[at + 1] == signature:

@@ -1,7 +1,7 @@
 """The thread of a rank that listens to the kernel while the main thread works.
 
-It hands over jobs, sends recorded events every 20 ms while one runs, says where the
-main thread stands, interrupts it, and ends the rank when the kernel is gone.
+It hands over jobs, sends recorded events while one runs, says where the main thread
+stands, interrupts it, and ends the rank when the kernel is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from labkit.record.site import frame_of, is_library
 from labkit.runtime.rank.messages import Job, Pong
 from labkit.runtime.rank.wire import Channel, Frame, FrameKind
 
-FLUSH_EVERY_S = 0.02
+LOOK_EVERY_S = 0.02
+# Each message wakes the kernel, on a core that a rank may want.
+FLUSH_EVERY_S = 0.06
 
 
 class Link(threading.Thread):
@@ -40,18 +42,20 @@ class Link(threading.Thread):
         self._recorders = recorders
         self._where = where
         self._flush_lock = threading.Lock()
+        self._flushed_s = 0.0
 
     def run(self) -> None:
         """Listen until the kernel closes the channel, then end the whole process."""
         try:
             while True:
-                timeout_s = FLUSH_EVERY_S if self.running is not None else None
+                timeout_s = LOOK_EVERY_S if self.running is not None else None
                 ready, _, _ = select.select([self.channel.sock], [], [], timeout_s)
                 for frame in self.channel.receive() if ready else ():
                     self._handle(frame)
                 for recorder in self._recorders.values():
                     recorder.look()
-                self.flush()
+                if self._is_due():
+                    self.flush()
         except (EOFError, OSError):
             end_process_group()
         except BaseException:
@@ -59,9 +63,15 @@ class Link(threading.Thread):
             traceback.print_exc()
             end_process_group()
 
+    def _is_due(self) -> bool:
+        """Who begins to stand still may do so for ever: that is told at once."""
+        stands_still = any(each.stands_still for each in self._recorders.values())
+        return stands_still or time.monotonic() - self._flushed_s >= FLUSH_EVERY_S
+
     def flush(self) -> None:
         """Send every event recorded so far, in order."""
         with self._flush_lock:
+            self._flushed_s = time.monotonic()
             for rank, recorder in self._recorders.items():
                 events = recorder.drain()
                 if events:
