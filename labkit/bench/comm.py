@@ -1,8 +1,6 @@
 """How fast ranks of this machine exchange data: gloo's all-reduce, and a message.
 
-A transfer is timed from the last rank that enters it to the last one that leaves it,
-by the ranks' own clocks, which on one machine are the same clock; the median of repeats
-counts. The medians are kept for `labkit.replay.catalog.hardware("this machine")`.
+The medians are kept for `labkit.replay.catalog.hardware("this machine")`.
 Beside each kind stand the alpha and beta that fit it best over all sizes: one line
 through a curve, for the closed forms of the lessons.
 """
@@ -11,64 +9,32 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
-from labkit.bench import ring
+from labkit.bench import collectives, ring
+from labkit.bench.alpha_beta import Point, fit
 from labkit.bench.figures import Figure, this_machine
+from labkit.bench.timing import GIB, Clocked, Effort, clocked, points_of
 from labkit.replay import measured
 from labkit.replay.network import ring_edge_bytes
 from labkit.runtime.cluster import Cluster
 from labkit.units import format_bytes
 
-GIB = 1 << 30
-
-
-@dataclass(frozen=True)
-class Effort:
-    """What is measured, and how long each size may take on the ranks.
-
-    Attributes:
-        sizes: Bytes of the tensor.
-        num_ranks: Numbers of ranks of an all-reduce; a message is timed on the first.
-        budget_s: Time for the repeats of one size; at least `least` are timed.
-        least: How many repeats a size gets at least.
-    """
-
-    sizes: tuple[int, ...] = tuple(1 << power for power in range(10, 27, 2))
-    num_ranks: tuple[int, ...] = (2, 4)
-    budget_s: float = 0.6
-    least: int = 5
-    most: int = 200
-
-
-class Point(NamedTuple):
-    """A size and the median of its repeats."""
-
-    num_bytes: int
-    seconds: float
-
-
-class Fit(NamedTuple):
-    """seconds = alpha_s + num_bytes * beta_s_per_byte."""
-
-    alpha_s: float
-    beta_s_per_byte: float
-
-
-Clocked = list[tuple[float, float]]  # When a rank entered and left, repeat by repeat.
+# Of our own collectives, of which there are many: to sizes that a lesson uses.
+QUICK = Effort(tuple(1 << power for power in range(10, 25, 2)), budget_s=0.1)
 
 
 def figures() -> list[Figure]:
-    """Measure, keep what was measured, and say it; then our ring beside gloo's."""
+    """Measure, keep and say it; then ours: each fitted, the ring beside gloo's."""
     effort = Effort()
-    return [*measure(effort), *ring.measure(effort.num_ranks)]
+    return [
+        *measure(effort),
+        *collectives.measure(QUICK, effort.num_ranks[-1]),
+        *ring.measure(effort.num_ranks),
+    ]
 
 
 def measure(effort: Effort) -> list[Figure]:
@@ -79,9 +45,9 @@ def measure(effort: Effort) -> list[Figure]:
     for num_ranks in effort.num_ranks:
         sys.stderr.write(f"comm: {num_ranks} gloo ranks\n")
         with Cluster(num_ranks, backend="gloo", device="cpu", quiet=True) as cluster:
-            all_reduce[num_ranks] = _points(cluster, all_reduces, effort)
+            all_reduce[num_ranks] = points_of(cluster, all_reduces, effort)
             if not message:
-                message = _points(cluster, messages, effort)
+                message = points_of(cluster, messages, effort)
                 issue_s = median(cluster.run(issues, 200).results)
     file = measured.store(
         "comm",
@@ -103,46 +69,6 @@ def measure(effort: Effort) -> list[Figure]:
     ]
 
 
-def fit(points: Sequence[Point]) -> Fit:
-    """The alpha and beta, none below 0, with the least squares of relative errors."""
-    num_bytes = np.array([point.num_bytes for point in points], dtype=np.float64)
-    seconds = np.array([point.seconds for point in points], dtype=np.float64)
-    columns = np.stack([1 / seconds, num_bytes / seconds], axis=1)
-    (alpha_s, beta), *_ = np.linalg.lstsq(columns, np.ones(len(points)), rcond=None)
-    if alpha_s < 0:
-        alpha_s, beta = 0.0, _only(num_bytes / seconds)
-    if beta < 0:
-        alpha_s, beta = _only(1 / seconds), 0.0
-    return Fit(float(alpha_s), float(beta))
-
-
-def _only(column: Any) -> float:
-    """The factor of one column that comes closest to 1 everywhere."""
-    return float(column.sum() / (column * column).sum())
-
-
-def _points(
-    cluster: Cluster, program: Callable[..., Clocked], effort: Effort
-) -> list[Point]:
-    """The median of each size, as all ranks together saw it."""
-    points: list[Point] = []
-    for size in effort.sizes:
-        once_s = median(_spans_s(cluster.run(program, size, 3).results))
-        repeats = int(effort.budget_s / max(once_s, 1e-6))
-        repeats = min(effort.most, max(effort.least, repeats))
-        clocked = cluster.run(program, size, repeats).results
-        points.append(Point(size, median(_spans_s(clocked))))
-    return points
-
-
-def _spans_s(clocked: Sequence[Clocked]) -> list[float]:
-    """From the last that entered to the last that left, repeat by repeat."""
-    return [
-        max(left for _, left in repeat) - max(entered for entered, _ in repeat)
-        for repeat in zip(*(each for each in clocked if each), strict=True)
-    ]
-
-
 def all_reduces(num_bytes: int, repeats: int) -> Clocked:
     """Enter and leave so many all-reduces, one after another."""
     tensor = torch.ones(num_bytes // 4)
@@ -150,7 +76,7 @@ def all_reduces(num_bytes: int, repeats: int) -> Clocked:
     def call() -> None:
         dist.all_reduce(tensor)
 
-    return _clocked(call, repeats)
+    return clocked(call, repeats)
 
 
 def messages(num_bytes: int, repeats: int) -> Clocked:
@@ -164,8 +90,8 @@ def messages(num_bytes: int, repeats: int) -> Clocked:
         elif rank == 1:
             dist.recv(tensor, 0)
 
-    clocked = _clocked(call, repeats)
-    return clocked if rank < 2 else []
+    found = clocked(call, repeats)
+    return found if rank < 2 else []
 
 
 def issues(repeats: int) -> float:
@@ -179,17 +105,6 @@ def issues(repeats: int) -> float:
         assert work is not None
         work.wait()
     return median(taken_s)
-
-
-def _clocked(call: Callable[[], None], repeats: int) -> Clocked:
-    """When each call began and ended, once all ranks had come to it."""
-    found: Clocked = []
-    for _ in range(repeats):
-        dist.barrier()
-        entered_s = time.monotonic()
-        call()
-        found.append((entered_s, time.monotonic()))
-    return found
 
 
 def _shown(all_reduce: dict[int, list[Point]], message: list[Point]) -> list[Figure]:

@@ -35,8 +35,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ),
     Benchmark(
         "comm",
-        "how fast ranks of this machine exchange data, for replay; our ring all-reduce "
-        "beside the backend's own",
+        "how fast ranks of this machine exchange data, for replay; each collective's "
+        "alpha and beta; our ring all-reduce beside the backend's own",
     ),
     Benchmark("compute", "how fast one rank of this machine computes, for replay"),
     Benchmark("engine", "how long replay takes: 100,000 events and more, 64 ranks"),

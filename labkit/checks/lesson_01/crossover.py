@@ -14,36 +14,22 @@ from typing import Any, NamedTuple
 
 from labkit.checks.exercise import Answer, Exercise, Judged, Stage
 from labkit.checks.verdict import Fault, Property
+from labkit.comm.collectives.price import price
 
 REL_TOLERANCE = 1e-6
 SIZES = (1, 2, 3, 4, 5, 8, 9, 64, 1000, 1024)
 
 
-class Terms(NamedTuple):
-    """What an algorithm takes: latencies one after another, and whole arrays' worth."""
-
-    rounds: int
-    units: float
-
-
-def terms(algorithm: str, num_ranks: int) -> Terms:
-    """The closed form of an all-reduce's time."""
-    p, levels = num_ranks, (num_ranks - 1).bit_length()
-    return {
-        "naive": Terms(2 * (p - 1), 2 * (p - 1)),
-        "tree": Terms(2 * levels, 2 * levels),
-        "ring": Terms(2 * (p - 1), 2 * (p - 1) / p),
-        "halving": Terms(2 * levels, 2 * (p - 1) / p),
-    }[algorithm]
-
-
 def crossover_bytes(num_ranks: int, alpha_s: float, beta_s_per_byte: float) -> float:
     """Bytes above which a ring is faster than a tree; 0 where it always is."""
-    ring, tree = terms("ring", num_ranks), terms("tree", num_ranks)
+    ring, tree = (
+        price("all_reduce_ring", num_ranks),
+        price("all_reduce_tree", num_ranks),
+    )
     if ring.rounds <= tree.rounds:
         return 0.0
-    rounds, units = ring.rounds - tree.rounds, tree.units - ring.units
-    return alpha_s / beta_s_per_byte * rounds / units
+    rounds, arrays = ring.rounds - tree.rounds, tree.arrays - ring.arrays
+    return alpha_s / beta_s_per_byte * rounds / arrays
 
 
 @dataclass(frozen=True)
@@ -63,22 +49,31 @@ def questions(seed: int) -> Iterator[Question]:
         for p in SIZES:
             if algorithm == "halving" and p & (p - 1):
                 continue
-            rounds, units = terms(algorithm, p)
+            whole = price(f"all_reduce_{algorithm}", p)
             head = f"{algorithm}, p = {p}"
             yield Question(
-                0, (algorithm, p, 1024, 1.0, 0.0), rounds, f"{head}: rounds of alpha"
+                0,
+                (algorithm, p, 1024, 1.0, 0.0),
+                whole.rounds,
+                f"{head}: rounds of alpha",
             )
             yield Question(
-                0, (algorithm, p, 1, 0.0, 1.0), units, f"{head}: units of S x beta"
+                0,
+                (algorithm, p, 1, 0.0, 1.0),
+                whole.arrays,
+                f"{head}: units of S x beta",
             )
             yield Question(
-                0, (algorithm, p, 0, 1e-5, 1e-9), rounds * 1e-5, f"{head}, S = 0: s"
+                0,
+                (algorithm, p, 0, 1e-5, 1e-9),
+                whole.rounds * 1e-5,
+                f"{head}, S = 0: s",
             )
             alpha_s, beta = source.uniform(1e-6, 1e-4), source.uniform(1e-11, 1e-9)
             num_bytes = source.randint(1, 1 << 30)
             yield Question(
                 0, (algorithm, p, num_bytes, alpha_s, beta),
-                rounds * alpha_s + units * num_bytes * beta,
+                whole.seconds(num_bytes, alpha_s, beta),
                 f"{head}, S = {num_bytes}: s",
             )  # fmt: skip
     for p in SIZES:

@@ -15,9 +15,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit import Cluster
+from labkit.bench.collectives import CALLS
 from labkit.checks import verify
 from labkit.comm import collectives as c
+from labkit.comm.collectives.price import price
+from labkit.errors import UsageError
 from labkit.record.program import Alloc, Free, Program
+from labkit.replay.machine import AlphaBeta
 from tests.comm.collectives.programs import world
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -209,6 +213,31 @@ def test_halving_near_partners_first_keeps_bytes_inside_a_node(
         and row.rank < half <= row.peer
     )  # fmt: skip
     assert leaving == num_elements
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_alpha_beta_model_is_what_replay_gives(
+    clusters: Callable[[int], Cluster], name: str
+) -> None:
+    """The rounds on a machine without beta, the bytes on one without alpha."""
+    rounds_only = AlphaBeta(alpha_s=1.0, beta_s_per_byte=1e-15)
+    bytes_only = AlphaBeta(alpha_s=0.0, beta_s_per_byte=1.0 / (ITEM * 840))
+    for size in (1, 3, 4, 6):
+        run = clusters(size).run(on_an_array, CALLS[name], 840, record="work")
+        expected = price(name, size)
+        rounds = run.replay(rounds_only).record.duration_s
+        assert rounds == pytest.approx(expected.rounds, abs=1e-6), size
+        if expected.arrays:
+            arrays = run.replay(bytes_only).record.duration_s
+            assert arrays == pytest.approx(expected.arrays, rel=0.02), size
+
+
+def test_a_price_is_of_a_collective_and_of_ranks() -> None:
+    with pytest.raises(UsageError, match=r"all_reduce_ring, .*'ring' was asked for"):
+        price("ring", 4)
+    with pytest.raises(UsageError, match="at least 1 rank; 0 were given"):
+        price("gather", 0)
+    assert price("all_reduce_ring", 4).seconds(100, 1.0, 0.1) == pytest.approx(21.0)
 
 
 def hot_spots(run: Any) -> list[int]:
