@@ -145,7 +145,7 @@ def work(num_steps):
             layer(x_BD).relu().sum().backward()
 
 
-greedy = Cluster(4, threads=cores)
+greedy = Cluster(4, threads=cores, live=False)
 for each in (cluster, greedy):  # once to warm up, untimed
     each.run(work, 1)
 shared, crowded = cluster.run(work, 5), greedy.run(work, 5)

@@ -481,38 +481,38 @@ import numpy as np
 sizes = [1 << power for power in range(10, 25, 2)]
 
 
+def seconds_of(call, *arguments, repeats=15):
+    """The median of some calls that all ranks begin together."""
+    taken = []
+    for _ in range(repeats):
+        dist.barrier()
+        start = time.perf_counter()
+        call(*arguments)
+        taken.append(time.perf_counter() - start)
+    return median(taken)
+
+
 def message_times():
-    """Seconds of a message each way, by size: half of there and back."""
-    peer, world, times = 1 - dist.get_rank(), dist.group.WORLD, []
-    for size in sizes:
-        x, y, taken = torch.zeros(size // 4), torch.zeros(size // 4), []
-        for _ in range(15):
-            dist.barrier()
-            start = time.perf_counter()
-            exchange(x, peer, y, peer, world)
-            taken.append(time.perf_counter() - start)
-        times.append(median(taken))
-    return times
+    """Seconds of a message each way at once, by size."""
+    peer, world = 1 - dist.get_rank(), dist.group.WORLD
+    pairs = [(torch.zeros(size // 4), torch.zeros(size // 4)) for size in sizes]
+    return [seconds_of(exchange, x, peer, y, peer, world) for x, y in pairs]
 
-
-with Cluster(2, quiet=True, live=False) as pair:
-    taken_s = np.array(pair.run(message_times).results[0])
 
 # %%
-import plotly.graph_objects as go
-
+with Cluster(2, quiet=True, live=False) as pair:
+    taken_s = np.array(pair.run(message_times).results[0])
 weights = np.stack([1 / taken_s, sizes / taken_s], axis=1)
 (alpha_s, beta), *_ = np.linalg.lstsq(weights, np.ones(len(sizes)), rcond=None)
-alpha_s = max(alpha_s, 1e-7)
+alpha_s, beta = max(alpha_s, 1e-7), max(beta, 1e-13)
 print(f"alpha = {alpha_s * 1e6:.0f} us, 1 / beta = {1e-9 / beta:.2f} GB/s")
-figure = go.Figure(layout={
-    "xaxis": {"type": "log", "title": "bytes"}, "height": 340, "width": 720,
-    "yaxis": {"type": "log", "title": "seconds"}, "title": "A message on this machine",
-})  # fmt: skip
-figure.add_scatter(x=sizes, y=taken_s, mode="markers", name="measured")
-line = alpha_s + beta * np.array(sizes)
-figure.add_scatter(x=sizes, y=line, mode="lines", name="alpha + n beta")
-figure
+line_s = alpha_s + beta * np.array(sizes)
+
+# %%
+from labkit.view.by_size import Series, by_size
+
+by_size({"": [Series("a message each way", sizes, taken_s, line_s)]},
+        title="Measured on this machine (dots), alpha + n beta (line)")  # fmt: skip
 
 # %% [markdown]
 # The line is flat while alpha rules, and rises when beta does. With these two numbers,
@@ -585,6 +585,49 @@ table(["ranks", "the ring is faster from"], rows, "With this machine's alpha and
 # %% [markdown]
 # With 2 or 3 ranks the tree never wins: it has no fewer rounds there. And the more ranks,
 # the larger an array has to be before a ring pays.
+#
+# Now hold your formulas against real ranks: time all four on 4 ranks of this machine, and
+# draw your prediction over them.
+
+
+# %%
+def all_reduce_times(call):
+    """Seconds of an all-reduce on this rank, by size."""
+    arrays = [torch.zeros(size // 4) for size in sizes]
+    return [seconds_of(call, x, dist.group.WORLD, repeats=7) for x in arrays]
+
+
+def slowest_s(call):
+    """Seconds of an all-reduce on the rank that took longest, by size."""
+    return np.max(cluster.run(all_reduce_times, call).results, axis=0)
+
+
+cluster.live = False
+measured_s = {name: slowest_s(call) for name, call in WAYS.items()}
+cluster.live = True
+
+# %% exercise="1.5" role="look"
+lines = [
+    Series(name, sizes, took_s, [predict_s(name, 4, n, alpha_s, beta) for n in sizes])
+    for name, took_s in measured_s.items()
+]
+by_size({"": lines}, title="All-reduce on 4 ranks: measured (dots), predicted (lines)")
+
+# %%
+import os
+
+print(f"4 ranks on {os.cpu_count()} processor cores")
+
+# %% [markdown]
+# Do the dots follow the lines? All of them are flat at first and rise later: alpha, then
+# beta. How high they lie is another matter. You took alpha and beta between *two* ranks.
+# Four of them on fewer than four cores take turns: whoever waits for a message also waits
+# until the system lets its partner run, and ring and halving, where all ranks work in
+# every round, suffer most. Nor does the model know that adding up takes time, and that
+# all messages here go through one memory.
+#
+# So the times of this machine say little of another one. The *counts*, rounds and bytes,
+# hold everywhere: on a cluster whose alpha and beta are known, they are what you plan with.
 #
 # ## 8 · Same bytes, other wires
 #
@@ -754,30 +797,16 @@ table(["ranks", "ring", "straight to the owner"], rows, "Largest error of a bf16
 from labkit.units import format_rate
 
 
-def timed(call, num_bytes, repeats=7):
-    x, taken = torch.ones(num_bytes // 4), []
-    for _ in range(repeats):
-        dist.barrier()
-        start = time.perf_counter()
-        call(x, dist.group.WORLD)
-        dist.barrier()
-        taken.append(time.perf_counter() - start)
-        x.fill_(1.0)
-    return median(taken)
-
-
-# %%
 def own(x_N, group):
     dist.all_reduce(x_N, group=group)
 
 
 rows = []
 cluster.live = False
-for num_bytes in (1 << 14, 1 << 20, 1 << 24):
-    took = [cluster.run(timed, call, num_bytes).results[0] for call in
-            (own, all_reduce_ring, all_reduce_halving)]  # fmt: skip
-    busbw = [format_rate(1.5 * num_bytes / each, "B/s") for each in took]
-    rows.append([format_bytes(num_bytes), *busbw])
+took_s = [slowest_s(call) for call in (own, all_reduce_ring, all_reduce_halving)]
+for n in (2, 5, 7):
+    busbw = [format_rate(1.5 * sizes[n] / each[n], "B/s") for each in took_s]
+    rows.append([format_bytes(sizes[n]), *busbw])
 table(["S", "the backend's own", "your ring", "your halving"], rows, "Bus bandwidth")
 
 # %% [markdown]

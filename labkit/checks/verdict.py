@@ -160,7 +160,10 @@ def _text_row(line: Line) -> str:
 
 
 _TABLE = "border-collapse:collapse;text-align:left"
-_CAPTION = "text-align:left;padding:2px 0;color:var(--jp-ui-font-color1,inherit)"
+_CAPTION = (
+    "text-align:left;padding:2px 0;white-space:nowrap;"
+    "color:var(--jp-ui-font-color1,inherit)"
+)
 _SMALL = "font-size:85%;color:var(--jp-ui-font-color2,#777)"
 _CELL = (
     "padding:2px 12px 2px 4px;text-align:left;vertical-align:top;"

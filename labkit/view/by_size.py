@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 from labkit.errors import UsageError
 from labkit.units import format_bytes, format_seconds
 from labkit.view.bundle import Still
-from labkit.view.chart import BACKWARD, COLLECTIVE, COMPUTE, FORWARD, OPTIMIZER, TEXT
+from labkit.view.chart import (
+    BACKWARD,
+    COLLECTIVE,
+    COMPUTE,
+    FORWARD,
+    OPTIMIZER,
+    TEXT,
+    WIDTH,
+)
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
 COLORS = tuple(
     look.color for look in (FORWARD, BACKWARD, COLLECTIVE, OPTIMIZER, COMPUTE)
 )
-WIDTH, PANEL_PIXELS, MAX_COLUMNS = 820, 290, 3
+PANEL_PIXELS, MAX_COLUMNS = 290, 3
 _LEGEND_PIXELS, _MARGIN, _DPI = 40, 60, 100
 _GRID = "rgba(128,128,128,0.2)"
 

@@ -13,7 +13,7 @@ the picture lies at height `i`, downwards; x is in seconds.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -25,7 +25,9 @@ COMPUTE_ROW = (-0.34, 0.14)
 COMM_ROW = (0.18, 0.36)
 BAND_ROW = (-0.38, 0.40)
 MARK_AT = -0.42
-LINE_LETTERS = 128  # As wide as a picture of 900 pixels.
+# Of a picture on the page, in CSS pixels: it fits a cell on a screen of 1280.
+WIDTH = 820
+LINE_LETTERS = 112  # As many as fit below such a picture.
 HEADING_PIXELS = 22
 ROW_PIXELS, MIN_ROW_PIXELS, MAX_PIXELS = 62, 14, 1000
 
@@ -33,6 +35,17 @@ ROW_PIXELS, MIN_ROW_PIXELS, MAX_PIXELS = 62, 14, 1000
 def folded(lines: Iterable[str]) -> list[str]:
     """The lines below a picture, each as many as it needs."""
     return [part for line in lines for part in textwrap.wrap(line, LINE_LETTERS)]
+
+
+def spaced(
+    steps: Sequence[tuple[float, str]], whole: float, most: int
+) -> Iterator[tuple[float, str]]:
+    """At most so many of the steps, unnamed where the last name leaves no room."""
+    free_from = 0.0
+    for at, name in steps[:: -(-len(steps) // most) or 1]:
+        has_room = at >= free_from
+        free_from = at + whole / most if has_room else free_from
+        yield at, name if has_room else ""
 
 
 class Look(NamedTuple):

@@ -18,6 +18,7 @@ from labkit.view.chart import (
     BAND_ROW,
     RACE,
     TEXT,
+    WIDTH,
     Arrow,
     Bar,
     Chart,
@@ -26,7 +27,6 @@ from labkit.view.chart import (
     folded,
 )
 
-WIDTH = 900  # Of the image on the page, in CSS pixels.
 # Pixels of the file in a CSS pixel, each way. More would be sharper, but JupyterLab's
 # plotly renderer shows the file at its natural size, whatever width is asked for.
 SHARPNESS = 1
@@ -176,6 +176,7 @@ def _draw_legend(figure: Any, chart: Chart, top: float) -> None:
     if handles:
         figure.legend(
             handles=handles, loc="upper left", bbox_to_anchor=(0.0, top),
-            ncols=len(handles), frameon=False, fontsize=8 if is_long else 9,
-            labelcolor=TEXT, handlelength=1.6, columnspacing=1.0 if is_long else 1.4,
+            ncols=len(handles), frameon=False, fontsize=7.5 if is_long else 9,
+            labelcolor=TEXT, handlelength=1.3 if is_long else 1.6,
+            columnspacing=0.9 if is_long else 1.4,
         )  # fmt: skip

@@ -124,6 +124,7 @@ def _guide_labels(chart: Chart) -> list[dict[str, Any]]:
             "xanchor": "left", "yanchor": "top", "font": {"size": 10, "color": TEXT},
         }
         for at, label in chart.guides
+        if label
     ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from labkit.record.track import STEP
 from labkit.units import byte_unit, format_bytes, format_seconds, time_unit
 from labkit.view import memory_figure, memory_image
 from labkit.view.bundle import Still
+from labkit.view.chart import spaced
 
 MAX_POINTS = 800
 MAX_NAMED = 3
@@ -103,6 +104,7 @@ def draw(program: Program, rank: int | None = None, title: str = "") -> MemoryCh
         )
         for kind in KINDS
     )
+    steps = list(_steps(program, shown.rank))
     return MemoryChart(
         title=title,
         lines=tuple(_lines(program, tops)),
@@ -114,7 +116,7 @@ def draw(program: Program, rank: int | None = None, title: str = "") -> MemoryCh
         curve_at=at,
         curve_axis=axis,
         peak_at=at[totals.index(max(totals))] if totals else None,
-        guides=tuple(_guides(program, shown.rank)) if totals else (),
+        guides=tuple(spaced(steps, at[-1] - at[0], MAX_GUIDES)) if totals else (),
     )
 
 
@@ -158,16 +160,13 @@ def _has_moments(program: Program) -> bool:
     return program.header.has_times and not runs_ahead(program)
 
 
-def _guides(program: Program, rank: int) -> Iterator[tuple[float, str]]:
-    """A line where a step begins: every step, or every so many of a long record."""
+def _steps(program: Program, rank: int) -> Iterator[tuple[float, str]]:
+    """Where each step begins, and its name."""
     scale = time_unit(program.duration_s)[0] if _has_moments(program) else None
-    steps = [
-        event for event in program.of(rank)
-        if isinstance(event, Span) and event.name == STEP and event.lane == 0
-    ]  # fmt: skip
-    for span in steps[:: -(-len(steps) // MAX_GUIDES) or 1]:
-        at = span.seq if scale is None else (span.start_s or 0.0) * scale
-        yield at, f"{STEP} {span.step}"
+    for event in program.of(rank):
+        if isinstance(event, Span) and event.name == STEP and event.lane == 0:
+            at = event.seq if scale is None else (event.start_s or 0.0) * scale
+            yield at, f"{STEP} {event.step}"
 
 
 def _note(top: Held) -> str:

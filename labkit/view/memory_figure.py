@@ -92,6 +92,7 @@ def _guides(chart: MemoryChart) -> tuple[list[dict[str, Any]], list[dict[str, An
         {"x": at, "y": 1, **where, "text": label, "showarrow": False,
          "xanchor": "left", "yanchor": "bottom", "font": {"size": 10, "color": TEXT}}
         for at, label in chart.guides
+        if label
     ]  # fmt: skip
     return lines, names
 

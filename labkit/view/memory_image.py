@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit.view.chart import TEXT, folded
-from labkit.view.image import WIDTH
+from labkit.view.chart import TEXT, WIDTH, folded
 from labkit.view.memory_look import (
     AXIS_PIXELS,
     CURVE_PIXELS,

@@ -58,6 +58,7 @@ def draw(program: Program, title: str = "", caption: str = "") -> Chart:
     told = " ".join(filter(None, [whose_times(program.header), caption]))
     awaited = Awaited(program)
     races = list(_races(program, found, places))
+    steps = [(at, f"step {step}") for step, at in enumerate(found.steps)]
     return Chart(
         title=title,
         lines=(*_lines(found, told, left_out), *_told_races(races)),
@@ -67,7 +68,7 @@ def draw(program: Program, title: str = "", caption: str = "") -> Chart:
         arrows=tuple(_arrow(m, places) for m in found.messages[:MAX_DRAWN]),
         marks=tuple(_labelled(found, places)),
         calls=tuple(_dots(found.unended, places, sum(chart.COMM_ROW) / 2)),
-        guides=tuple(_guides(found.steps)),
+        guides=tuple(chart.spaced(steps, found.duration, MAX_GUIDES)),
         races=tuple(races[:MAX_DRAWN]),
     )
 
@@ -212,13 +213,6 @@ def _labelled(found: Intervals, places: dict[int, float]) -> list[Dot]:
             dots[index] = dot._replace(side="left")
         free_from[dot.y] = max(free_from.get(dot.y, 0.0), dot.x + 2 * letter)
     return dots
-
-
-def _guides(steps: Sequence[float]) -> Iterator[tuple[float, str]]:
-    """A line where a step begins: every step, or every so many of a long record."""
-    stride = -(-len(steps) // MAX_GUIDES) or 1
-    for step in range(0, len(steps), stride):
-        yield steps[step], f"step {step}"
 
 
 def _lines(found: Intervals, caption: str, left_out: Sequence[Row]) -> Iterator[str]:

@@ -26,12 +26,12 @@ from labkit.record.program import Program
 from labkit.units import digits, format_seconds
 from labkit.view import interactive
 from labkit.view.bundle import Still
+from labkit.view.chart import WIDTH
 from labkit.view.front_end import front_end
 from labkit.view.latest import Latest
 from labkit.view.place import Place
 from labkit.view.timeline import draw, timeline
 
-WIDTH = 900
 REACH = 100  # A slider goes from a hundredth of where it starts to a hundred times it.
 
 

@@ -13,7 +13,7 @@ from labkit.errors import UsageError
 from labkit.record.program import Program
 from labkit.units import byte_unit, format_bytes
 from labkit.view.bundle import PLOTLY, Still
-from labkit.view.image import WIDTH
+from labkit.view.chart import WIDTH
 from labkit.view.memory import MAX_POINTS, draw, memory
 from labkit.view.memory_look import LOOKS
 from tests.record import made

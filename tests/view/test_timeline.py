@@ -30,7 +30,8 @@ from labkit.record.reduce import of_events
 from labkit.view import chart, image, interactive
 from labkit.view import timeline as timelines
 from labkit.view.bundle import PLOTLY, Still
-from labkit.view.image import SHARPNESS, WIDTH
+from labkit.view.chart import WIDTH
+from labkit.view.image import SHARPNESS
 from labkit.view.timeline import MAX_DRAWN
 from tests.record import made
 
@@ -353,3 +354,11 @@ def test_a_picture_of_the_largest_size_stays_small() -> None:
     """A notebook with a few pictures can still be committed."""
     still = timeline(training(steps=200))
     assert len(json.dumps(still.bundle())) < 1_500_000
+
+
+def test_a_name_that_has_no_room_is_left_out_and_its_line_stays() -> None:
+    steps = [(0.0, "step 0"), (0.2, "step 1"), (2.0, "step 2"), (9.0, "step 3")]
+    kept = list(chart.spaced(steps, 10.0, 20))
+    assert kept == [(0.0, "step 0"), (0.2, ""), (2.0, "step 2"), (9.0, "step 3")]
+    assert len(list(chart.spaced(steps * 10, 10.0, 20))) == 20
+    assert list(chart.spaced([], 0.0, 20)) == []
