@@ -12,7 +12,7 @@
 # is part of what this lesson shows; the text above such a cell says so. Start here:
 
 # %%
-from labkit import Cluster, check, mark, predict, reveal, span
+from labkit import Cluster, check, hint, mark, predict, reveal, span
 
 cluster = Cluster(4)
 
@@ -228,6 +228,9 @@ predict("messages that force the order", ...)
 # - *traffic*: with p ranks at most p - 1 messages of at most 8 bytes each, and no other
 #   kind of communication; a rank alone sends none;
 # - *schedule*: rank r has spoken before rank r + 1 does, whichever rank is slow.
+#
+# Stuck? Unfold a hint below, or run `hint("0.1")` in a cell of your own: each call shows
+# one more. Hints cost no points, and you may check as often as you like.
 #
 # <details><summary>Hint 1 of 3</summary>
 #

@@ -12,7 +12,7 @@
 # buffer hides a mistake:
 
 # %%
-from labkit import Cluster, check, predict, reveal
+from labkit import Cluster, check, hint, predict, reveal
 
 cluster = Cluster(4, rendezvous=True)
 

@@ -75,6 +75,12 @@ def test_the_first_cell_to_run_is_on_the_first_screen(lesson: Lesson) -> None:
 
 
 @each_lesson
+def test_a_learner_can_run_what_the_messages_name(lesson: Lesson) -> None:
+    first = next(c for c in lesson.cells if c.cell_type == "code")
+    assert {"check", "hint"} <= set(re.findall(r"\w+", first.text))
+
+
+@each_lesson
 def test_a_cell_that_fails_on_purpose_is_announced(lesson: Lesson) -> None:
     for number, one in enumerate(lesson.cells):
         if "raises-exception" in one.tags:
