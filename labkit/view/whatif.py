@@ -207,7 +207,9 @@ class Panel:
         took_s, base_s = program.duration_s, self._base.duration_s
         told = ""
         if program is not self._base and base_s > 0:
-            told = f", {digits(took_s / base_s)} times as long as it is"
+            ratio = digits(took_s / base_s)
+            times = "" if ratio == "1" else f"{ratio} times "
+            told = f", {times}as long as it is"
         return f'<div role="status">{format_seconds(took_s)}{told}</div>'
 
 
