@@ -120,7 +120,8 @@ def _cell(value: Any) -> Cell:
 
 def _html_row(row: Sequence[Cell]) -> str:
     first, *rest = row
-    style = f"{_CELL};font-weight:600{_TONE[first.tone]}"
+    # A name breaks between words, unless one word alone is too long.
+    style = f"{_CELL};overflow-wrap:break-word;font-weight:600{_TONE[first.tone]}"
     head = _tag("th", first.text, style, scope="row")
     cells = (_tag("td", cell.text, _CELL + _TONE[cell.tone]) for cell in rest)
     return head + "".join(cells)
