@@ -48,16 +48,16 @@ def points_of(
         once_s = median(spans_s(cluster.run(program, size, 3).results))
         repeats = int(effort.budget_s / max(once_s, 1e-6))
         repeats = min(effort.most, max(effort.least, repeats))
-        clocked = cluster.run(program, size, repeats).results
-        points.append(Point(size, median(spans_s(clocked))))
+        by_rank = cluster.run(program, size, repeats).results
+        points.append(Point(size, median(spans_s(by_rank))))
     return points
 
 
-def spans_s(clocked: Sequence[Clocked]) -> list[float]:
+def spans_s(by_rank: Sequence[Clocked]) -> list[float]:
     """From the last that entered to the last that left, repeat by repeat."""
     return [
         max(left for _, left in repeat) - max(entered for entered, _ in repeat)
-        for repeat in zip(*(each for each in clocked if each), strict=True)
+        for repeat in zip(*(each for each in by_rank if each), strict=True)
     ]
 
 

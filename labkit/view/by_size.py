@@ -63,9 +63,8 @@ class Series:
         if not 0 < len(self.sizes) == len(self.measured_s) == len(self.model_s):
             raise UsageError(
                 "a series has at least one size, and for each a measured and a model "
-                "time; "
-                f"{self.name!r} has {len(self.sizes)} sizes, {len(self.measured_s)} "
-                f"measured and {len(self.model_s)} model times"
+                f"time; {self.name!r} has {len(self.sizes)} sizes, "
+                f"{len(self.measured_s)} measured and {len(self.model_s)} model times"
             )
         for value in (*self.sizes, *self.measured_s, *self.model_s):
             if not (math.isfinite(value) and value > 0):
@@ -94,8 +93,7 @@ def by_size(panels: Mapping[str, Sequence[Series]], *, title: str = "") -> Still
             "Draw several pictures"
         )
     colors = dict(zip(names, COLORS, strict=False))
-    num_rows = -(-len(panels) // MAX_COLUMNS)
-    height = num_rows * PANEL_PIXELS + _LEGEND_PIXELS
+    height = _grid(panels)[0] * PANEL_PIXELS + _LEGEND_PIXELS
     return Still(
         _figure(panels, colors, title, height),
         _png(panels, colors, title, height),
@@ -103,6 +101,12 @@ def by_size(panels: Mapping[str, Sequence[Series]], *, title: str = "") -> Still
         height,
         " ".join([f"{title}.", *_words(panels)]),
     )
+
+
+def _grid(panels: Mapping[str, Sequence[Series]]) -> tuple[int, int]:
+    """Rows and columns of panels."""
+    columns = min(MAX_COLUMNS, len(panels))
+    return -(-len(panels) // columns), columns
 
 
 def _words(panels: Mapping[str, Sequence[Series]]) -> Iterator[str]:
@@ -130,8 +134,7 @@ def _figure(
 
     from labkit.view.interactive import plain
 
-    columns = min(MAX_COLUMNS, len(panels))
-    num_rows = -(-len(panels) // columns)
+    num_rows, columns = _grid(panels)
     figure: Any = make_subplots(
         rows=num_rows, cols=columns,
         subplot_titles=[plain(heading) for heading in panels],
@@ -190,19 +193,16 @@ def _png(
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    columns = min(MAX_COLUMNS, len(panels))
+    num_rows, columns = _grid(panels)
     figure: Any = Figure(
         figsize=(WIDTH / _DPI, height / _DPI), dpi=_DPI, layout="constrained"
     )
     FigureCanvasAgg(figure)
-    grid = figure.subplots(
-        -(-len(panels) // columns), columns, squeeze=False, sharey=True
-    )
-    for place, axes in enumerate(grid.flat):
-        if place >= len(panels):
-            axes.set_visible(False)
-            continue
-        heading, group = list(panels.items())[place]
+    grid = figure.subplots(num_rows, columns, squeeze=False, sharey=True)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    shown = zip(grid.flat, panels.items(), strict=False)
+    for place, (axes, (heading, group)) in enumerate(shown):
         for each in group:
             color = colors[each.name]
             axes.loglog(each.sizes, each.measured_s, "o", color=color, ms=5)

@@ -104,6 +104,15 @@ def slider(panel: Panel, name: str) -> Any:
     return panel.box.children[NAMES.index(name)]
 
 
+def test_what_changes_nothing_takes_as_long_as_it_is() -> None:
+    same = Panel(question(retime=lambda _: replay(PROGRAM, H100)))
+    slider(same, NAMES[0]).value *= 2
+    told = same.box.children[-2].value
+    same.close()
+    assert told.endswith(", as long as it is</div>")
+    assert "times" not in told
+
+
 def test_it_starts_as_it_is(panel: Panel) -> None:
     assert asked == [START]
     assert panel.settings == START

@@ -22,10 +22,8 @@ SIZES = (1, 2, 3, 4, 5, 8, 9, 64, 1000, 1024)
 
 def crossover_bytes(num_ranks: int, alpha_s: float, beta_s_per_byte: float) -> float:
     """Bytes above which a ring is faster than a tree; 0 where it always is."""
-    ring, tree = (
-        price("all_reduce_ring", num_ranks),
-        price("all_reduce_tree", num_ranks),
-    )
+    ring = price("all_reduce_ring", num_ranks)
+    tree = price("all_reduce_tree", num_ranks)
     if ring.rounds <= tree.rounds:
         return 0.0
     rounds, arrays = ring.rounds - tree.rounds, tree.arrays - ring.arrays
@@ -52,23 +50,17 @@ def questions(seed: int) -> Iterator[Question]:
             whole = price(f"all_reduce_{algorithm}", p)
             head = f"{algorithm}, p = {p}"
             yield Question(
-                0,
-                (algorithm, p, 1024, 1.0, 0.0),
-                whole.rounds,
+                0, (algorithm, p, 1024, 1.0, 0.0), whole.rounds,
                 f"{head}: rounds of alpha",
-            )
+            )  # fmt: skip
             yield Question(
-                0,
-                (algorithm, p, 1, 0.0, 1.0),
-                whole.arrays,
+                0, (algorithm, p, 1, 0.0, 1.0), whole.arrays,
                 f"{head}: units of S x beta",
-            )
+            )  # fmt: skip
             yield Question(
-                0,
-                (algorithm, p, 0, 1e-5, 1e-9),
-                whole.rounds * 1e-5,
+                0, (algorithm, p, 0, 1e-5, 1e-9), whole.rounds * 1e-5,
                 f"{head}, S = 0: s",
-            )
+            )  # fmt: skip
             alpha_s, beta = source.uniform(1e-6, 1e-4), source.uniform(1e-11, 1e-9)
             num_bytes = source.randint(1, 1 << 30)
             yield Question(

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from labkit import Cluster
 from labkit.bench.collectives import CALLS
@@ -113,9 +112,8 @@ def ring_all_reduce(p: int, n: int) -> list[Sent]:
 
 
 class Case(NamedTuple):
-    """An algorithm, what each rank sends, and how many rounds it takes."""
+    """What each rank sends in an algorithm, and how many rounds it takes."""
 
-    call: Callable[[Tensor, dist.ProcessGroup], Any]
     sent: Callable[[int, int], list[Sent]]
     rounds: Callable[[int], int]
 
@@ -124,31 +122,18 @@ def levels(p: int) -> int:
     return ceil(log2(p))
 
 
-def gathered(x_N: Tensor, group: dist.ProcessGroup) -> Tensor:
-    own_n = c.chunks(x_N, dist.get_world_size(group))[dist.get_rank(group)]
-    return c.all_gather_ring(own_n, x_N.numel(), group)
-
-
 CASES = {
-    "broadcast_naive": Case(lambda x, g: c.broadcast_naive(x, 0, g), from_root,
-                            lambda p: p - 1),
-    "reduce_naive": Case(lambda x, g: c.reduce_naive(x, 0, g), to_root,
-                         lambda p: p - 1),
-    "all_reduce_naive": Case(c.all_reduce_naive, naive_all_reduce,
-                             lambda p: 2 * (p - 1)),
-    "broadcast_tree": Case(lambda x, g: c.broadcast_tree(x, 0, g), tree, levels),
-    "reduce_tree": Case(lambda x, g: c.reduce_tree(x, 0, g), to_root, levels),
-    "all_reduce_tree": Case(c.all_reduce_tree, tree_all_reduce,
-                            lambda p: 2 * levels(p)),
-    "reduce_scatter_ring": Case(c.reduce_scatter_ring,
-                                all_chunks_but(lambda r, p: r), lambda p: p - 1),
-    "reduce_scatter_direct": Case(c.reduce_scatter_direct,
-                                  all_chunks_but(lambda r, p: r), lambda p: p - 1),
-    "all_gather_ring": Case(gathered, all_chunks_but(lambda r, p: (r + 1) % p),
-                            lambda p: p - 1),
-    "all_reduce_ring": Case(c.all_reduce_ring, ring_all_reduce,
-                            lambda p: 2 * (p - 1)),
-}  # fmt: skip
+    "broadcast_naive": Case(from_root, lambda p: p - 1),
+    "reduce_naive": Case(to_root, lambda p: p - 1),
+    "all_reduce_naive": Case(naive_all_reduce, lambda p: 2 * (p - 1)),
+    "broadcast_tree": Case(tree, levels),
+    "reduce_tree": Case(to_root, levels),
+    "all_reduce_tree": Case(tree_all_reduce, lambda p: 2 * levels(p)),
+    "reduce_scatter_ring": Case(all_chunks_but(lambda r, p: r), lambda p: p - 1),
+    "reduce_scatter_direct": Case(all_chunks_but(lambda r, p: r), lambda p: p - 1),
+    "all_gather_ring": Case(all_chunks_but(lambda r, p: (r + 1) % p), lambda p: p - 1),
+    "all_reduce_ring": Case(ring_all_reduce, lambda p: 2 * (p - 1)),
+}
 
 
 def on_an_array(call: Callable[..., Any], num_elements: int) -> None:
@@ -162,7 +147,7 @@ def test_each_rank_sends_exactly_what_is_said(
 ) -> None:
     case = CASES[name]
     for size in SIZES:
-        run = clusters(size).run(on_an_array, case.call, num_elements)
+        run = clusters(size).run(on_an_array, CALLS[name], num_elements)
         assert sent(run.record) == case.sent(size, num_elements), size
         assert verify.rounds(run.events) == case.rounds(size), size
 
@@ -290,7 +275,8 @@ def peak_bytes(program: Program, rank: int) -> int:
     ("call", "extra"),
     [
         (c.all_reduce_ring, lambda n: 2 * n), (c.reduce_scatter_ring, lambda n: 3 * n),
-        (gathered, lambda n: 4 * n), (c.all_reduce_halving, lambda n: 3 * n),
+        (CALLS["all_gather_ring"], lambda n: 4 * n),
+        (c.all_reduce_halving, lambda n: 3 * n),
         (c.reduce_scatter_direct, lambda n: 2 * n),
     ],
     ids=["all_reduce_ring", "reduce_scatter_ring", "all_gather_ring", "halving",
