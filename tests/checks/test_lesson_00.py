@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from labkit import check
-from labkit.checks import assess, progress, run
+from labkit.checks import assess, playing, progress, run
 from labkit.checks.exercise import UNANSWERED, find
 from labkit.checks.run import RankStage
 from labkit.checks.verdict import Verdict
@@ -294,8 +294,11 @@ EQUIVALENT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("exercise", FULL)
 def test_every_mutant_is_caught_that_breaks_a_promise(
-    stage: RankStage, exercise: str
+    stage: RankStage, exercise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # One fault is enough to know.
+    monkeypatch.setattr(playing, "ENOUGH", 1)
+    monkeypatch.setitem(run.LIMIT_S, "threads", 1.0)
     made = list(mutants(HOLES[exercise], MIXED_UP[exercise]))
     survivors = [m.change for m in made if _passes(stage, exercise, m)]
     expected = EQUIVALENT[exercise]
