@@ -349,13 +349,12 @@ WAYS = {
     "ring": all_reduce_ring, "halving": collectives.all_reduce_halving,
 }  # fmt: skip
 rows = []
-cluster.live = False  # One table instead of four pictures.
 for name, call in WAYS.items():
-    run = cluster.run(on_an_array, call, record="work")
+    with cluster.undrawn():  # One table instead of four pictures.
+        run = cluster.run(on_an_array, call, record="work")
     sent = arrays_sent(run)
     rounds = run.replay(latency_only).record.duration_s / latency_only.alpha_s
     rows.append([name, f"{sum(sent):g}", f"{max(sent):g}", round(rounds)])
-cluster.live = True
 reveal("arrays sent in all by a ring, 4 ranks", sum(arrays_sent(ring)))
 table(["all-reduce", "S sent in all", "by the busiest rank", "rounds"], rows)
 
@@ -602,9 +601,8 @@ def slowest_s(call):
     return np.max(cluster.run(all_reduce_times, call).results, axis=0)
 
 
-cluster.live = False
-measured_s = {name: slowest_s(call) for name, call in WAYS.items()}
-cluster.live = True
+with cluster.undrawn():
+    measured_s = {name: slowest_s(call) for name, call in WAYS.items()}
 
 # %% exercise="1.5" role="look"
 lines = [
@@ -802,8 +800,8 @@ def own(x_N, group):
 
 
 rows = []
-cluster.live = False
-took_s = [slowest_s(call) for call in (own, all_reduce_ring, all_reduce_halving)]
+with cluster.undrawn():
+    took_s = [slowest_s(call) for call in (own, all_reduce_ring, all_reduce_halving)]
 for n in (2, 5, 7):
     busbw = [format_rate(1.5 * sizes[n] / each[n], "B/s") for each in took_s]
     rows.append([format_bytes(sizes[n]), *busbw])

@@ -15,7 +15,8 @@ from labkit.bench.recorded_steps import (
 from labkit.runtime.cluster import Cluster
 
 NUM_RANKS = 2
-NUM_ROUNDS = 4 * MIN_PAIRS
+# So many that the interval is narrower than what is measured, a few in a hundred.
+NUM_ROUNDS = 8 * MIN_PAIRS
 NUM_TURNS, WARM_UP = 5, 3
 # Small is what DDP takes for its first bucket, 1 MB; the others have 25 MB by default.
 SIZES = (

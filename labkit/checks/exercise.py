@@ -117,8 +117,8 @@ def refuse_odd(exercise: Exercise, *answers: Any) -> None:
     """Refuse what cannot be an answer, before any rank starts.
 
     Raises:
-        CheckFailed: It is no plain function, takes other arguments, or there are fewer
-            or more functions than the exercise asks for.
+        CheckFailed: It is no plain function, comes with labkit, takes other arguments,
+            or there are fewer or more functions than the exercise asks for.
     """
     signatures = (exercise.signature, *exercise.also)
     if len(answers) != len(signatures):
@@ -148,6 +148,12 @@ def _refuse_one(exercise: Exercise, signature: str, answer: Any) -> None:
                 f"{wanted} that does its work when called; got {kind}, which does "
                 f"nothing until somebody runs it; take the `{word}` out"
             )
+    if str(getattr(answer, "__module__", "")).startswith("labkit."):
+        raise CheckFailed(
+            f"{wanted} of your own; got {answer.__module__}.{answer.__qualname__}, "
+            "which comes with the course. Read it once you have passed; to begin: "
+            f'hint("{exercise.id}")'
+        )
     _refuse_arguments(signature, answer, wanted)
 
 

@@ -235,6 +235,15 @@ class Cluster:
         place = live.place() if self.live else None
         return self._start(job, packed.warning, place, background=background)
 
+    @contextmanager
+    def undrawn(self) -> Generator[None]:
+        """Draw no live picture of what runs meanwhile, as where one table says it."""
+        was, self.live = self.live, False
+        try:
+            yield
+        finally:
+            self.live = was
+
     def dry(
         self,
         function: Callable[..., Any],

@@ -81,6 +81,12 @@ def test_the_hole_fails(stage: RankStage, exercise: str) -> None:
 
 
 @pytest.mark.parametrize("exercise", [e.id for e in EXERCISES.values() if e.reference])
+def test_what_comes_with_the_course_is_nobodys_answer(exercise: str) -> None:
+    with pytest.raises(CheckFailed, match=r"of your own; got labkit\..* comes with"):
+        check(exercise, find(exercise).reference)
+
+
+@pytest.mark.parametrize("exercise", [e.id for e in EXERCISES.values() if e.reference])
 def test_what_later_lessons_run_on_passes_too(stage: RankStage, exercise: str) -> None:
     assert judged(stage, exercise, find(exercise).reference).passed
 

@@ -100,11 +100,16 @@ def test_a_cell_that_asks_for_its_run_s_picture_has_one(page: Notebook) -> None:
 @pytest.mark.parametrize(
     "code",
     ["cluster.run(work, 0.0);", "%%ranks\nx = 3; time.sleep(0.6)",
-     "cluster.live = False; cluster.run(work, 0.6); cluster.live = True"],
-    ids=["a short run", "a look around", "live=False"],
+     "with cluster.undrawn():\n    cluster.run(work, 0.6)"],
+    ids=["a short run", "a look around", "undrawn"],
 )  # fmt: skip
 def test_nothing_is_shown_of(page: Notebook, code: str) -> None:
     assert shown(page.run(code).ok()) == []
+
+
+def test_what_fails_undrawn_leaves_later_runs_drawn(page: Notebook) -> None:
+    page.run("with cluster.undrawn():\n    cluster.run(breaks)")
+    assert shown(page.run("cluster.run(work, 0.6);").ok()) != []
 
 
 def test_a_run_that_fails_leaves_what_was_heard(page: Notebook) -> None:
