@@ -1,7 +1,7 @@
 """Real text without a download: the standard library's own source, as bytes.
 
-A document is a piece of a module between two blank lines, so mostly one function or
-class. A token is a byte, or one of two more:
+A document is a piece of a module that empty lines set apart: a function, or a paragraph
+of one. A token is a byte, or one of two more:
 
     inputs    END  d   e   f   ...          of each document: from END to its last byte
     targets   d    e   f   ...   END        what comes next, up to END
@@ -36,7 +36,7 @@ from labkit.model.seeds import seed_from
 
 END, PAD = 256, 257
 VOCAB = 258
-_MIN_BYTES = 16  # A document shorter than this is a lone import or constant.
+_MIN_BYTES = 16  # A shorter piece is a lone import or a closing bracket.
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,14 +79,11 @@ class Batch:
                 f"a batch of {len(self)} rows makes 1 to {max(1, len(self))} "
                 f"micro-batches; {num_parts} were asked for. Ask for fewer"
             )
-        documents = self.documents_BT
-        cut = (t.tensor_split(num_parts) for t in (self.tokens_BT, self.targets_BT))
-        parts = (
-            [None] * num_parts
-            if documents is None
-            else documents.tensor_split(num_parts)
+        cut = (
+            [None] * num_parts if whole is None else whole.tensor_split(num_parts)
+            for whole in (self.tokens_BT, self.targets_BT, self.documents_BT)
         )
-        return [Batch(*part) for part in zip(*cut, parts, strict=True)]
+        return [Batch(*part) for part in zip(*cut, strict=True)]
 
     def with_tokens(self, num_tokens: int) -> Batch:
         """The same rows, of whose targets only the first `num_tokens` are learnt."""
@@ -199,8 +196,8 @@ def _documents() -> tuple[bytes, ...]:
     names = sorted(n for n in sys.stdlib_module_names if not n.startswith("_"))
     found = [folder / f"{name}.py" for name in names]
     texts = [path.read_bytes() for path in found if path.is_file()]
-    pieces = (piece.strip() for text in texts for piece in text.split(b"\n\n\n"))
-    return tuple(piece for piece in pieces if len(piece) >= _MIN_BYTES)
+    pieces = (piece.strip(b"\n") for text in texts for piece in text.split(b"\n\n"))
+    return tuple(piece for piece in pieces if len(piece.strip()) >= _MIN_BYTES)
 
 
 def _chosen(num_documents: int | None, seed: int) -> list[bytes]:

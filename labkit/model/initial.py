@@ -24,6 +24,7 @@ from labkit.model.sizes import Sizes
 STD = 0.02
 # These add to what goes on between blocks: 2 a layer.
 _INTO_RESIDUAL = ("attn.o.weight", "mlp.down.weight")
+_TIED = ("embed.weight", "head.weight")
 
 Module = TypeVar("Module", bound=nn.Module)
 Device = torch.device | str
@@ -86,10 +87,11 @@ def initialise(model: Module, seed: int, device: Device | None = None) -> Module
         The model itself.
 
     Raises:
-        UsageError: It has no parameters, or a buffer on meta: nothing says its value.
+        UsageError: It has no parameters; or a buffer on meta, of which nothing says the
+            value; or its tie is lost.
     """
-    _check(model)
     sizes = getattr(model, "sizes", None)
+    _check(model, isinstance(sizes, Sizes) and sizes.tied)
     num_layers = sizes.layers if isinstance(sizes, Sizes) else 1
     made: dict[nn.Parameter, nn.Parameter] = {}
     for name, old in list(model.named_parameters(remove_duplicate=False)):
@@ -113,7 +115,7 @@ def _filled(old: nn.Parameter, value: Tensor) -> nn.Parameter:
     return old
 
 
-def _check(model: nn.Module) -> None:
+def _check(model: nn.Module, tied: bool) -> None:
     if not any(True for _ in model.parameters()):
         raise UsageError(
             f"a model needs parameters to start from; {type(model).__name__} has 0. "
@@ -127,3 +129,9 @@ def _check(model: nn.Module) -> None:
                 "holds. Build the modules that have buffers outside of "
                 'torch.device("meta")'
             )
+    ends = {name: p for name, p in model.named_parameters() if name in _TIED}
+    if tied and len(ends) == 2:
+        raise UsageError(
+            "sizes.tied says that head and embedding are one parameter; this model has "
+            "2, as `to_empty` leaves it. Give `initialise` the model as it is on meta"
+        )
