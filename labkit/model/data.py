@@ -145,7 +145,8 @@ def rows_of(rank: int, size: int, num_rows: int, epoch: int, seed: int) -> Tenso
             "Give the rank and the size of one and the same group"
         )
     generator = torch.Generator().manual_seed(seed_from(seed, "epoch", epoch))
-    return torch.randperm(num_rows, generator=generator)[rank::size]
+    shuffled = torch.randperm(num_rows, generator=generator, device="cpu")
+    return shuffled[rank::size]
 
 
 def padded_rows(num_rows: int, seq_len: int, seed: int = 0) -> Rows:
@@ -205,8 +206,8 @@ def _chosen(num_documents: int | None, seed: int) -> list[bytes]:
     documents = _documents()
     _check_enough(len(documents), num_documents or 1, "documents")
     generator = torch.Generator().manual_seed(seed_from(seed, "documents"))
-    order = torch.randperm(len(documents), generator=generator)[:num_documents]
-    return [documents[number] for number in order.tolist()]
+    order = torch.randperm(len(documents), generator=generator, device="cpu")
+    return [documents[number] for number in order[:num_documents].tolist()]
 
 
 def _inputs_and_targets(text: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

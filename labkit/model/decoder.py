@@ -1,22 +1,24 @@
 """The language model that every technique trains: a decoder on one device.
 
-Tokens become features, blocks mix them, and a head scores every next token:
+A token becomes D features. Each block adds to them twice: what attention takes from the
+tokens before, and what the MLP makes of it. A head scores every token as the next one.
 
-    tokens_BT ─ embed ─ x ┬─ attn_norm ─ attn ─┐   ┬─ mlp_norm ─ mlp ─┐   norm ─ head
-                          └────────────────────+ x ┴──────────────────+ x ─── logits_BTV
-                           └──────────────── layers times ────────────┘
+    tokens_BT ── embed ──┬───────────────────(+)──┬─────────────────(+)── ... ── norm
+                         └─ attn_norm ── attn ┘   └─ mlp_norm ── mlp ┘            │
+                         ╰──────────────── one block ────────────────╯           head
+                                                                                  │
+                                                                              logits_BTV
 
 Nothing here knows of ranks. A technique that cuts the model replaces parameters, or
 whole modules, by their names: the forward stays as it is.
 
 Shapes: B rows, T tokens of a row, D width, H query heads, G key and value heads, K a
-head's size, F the MLP's features, V vocabulary.
+head's size, P its pairs (K / 2), F the MLP's features, V vocabulary.
 
 Cost: `labkit.model.sizes` counts parameters and FLOPs.
-Paper: Grattafiori et al. 2024, "The Llama 3 Herd of Models", section 3.2; there are its
-parts: RMSNorm (Zhang and Sennrich 2019), rotary positions (Su et al. 2021), grouped
-queries (Ainslie et al. 2023), SwiGLU (Shazeer 2020). Read next: torchtitan's
-models/llama3/model.py.
+Paper: Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models",
+section 2.2; Ainslie et al. 2023, "GQA", for the keys that heads share. Read next:
+torchtitan's llama3, the same model ready to be cut.
 """
 
 from __future__ import annotations
@@ -168,22 +170,24 @@ def places_of(
     """
     length, device = like.shape[1], like.device
     exact = torch.promote_types(like.dtype, torch.float32)
-    pairs = sizes.head_size // 2
-    pair_k = torch.arange(pairs, device=device, dtype=exact)
+    num_pairs = sizes.head_size // 2
+    pair_P = torch.arange(num_pairs, device=device, dtype=exact)
     position_T = torch.arange(start, start + length, device=device, dtype=exact)
-    angle_Tk = position_T[:, None] * sizes.rotary_base ** (-pair_k / pairs)
-    angle_TK = torch.cat((angle_Tk, angle_Tk), dim=-1)
+    angle_TP = position_T[:, None] * sizes.rotary_base ** (-pair_P / num_pairs)
+    angle_TK = torch.cat((angle_TP, angle_TP), dim=-1)
     seen = None if documents_BT is None else _seen(documents_BT)
     return Places(angle_TK.cos(), angle_TK.sin(), seen)
 
 
 def rotate(x_BHTK: Tensor, places: Places) -> Tensor:
-    """Turn pair (i, i + K/2) of each head by position x base ** (-2 i / K).
+    """Turn pair (i, i + P) of each head by position x base ** (-i / P).
 
     The product of two turned heads depends on how far apart they stand, not on where.
+
+    Paper: Su et al. 2021, "RoFormer", section 3.2; which features are pairs is free.
     """
-    x1_BHTk, x2_BHTk = x_BHTK.chunk(2, dim=-1)
-    across_BHTK = torch.cat((-x2_BHTk, x1_BHTk), dim=-1)
+    x1_BHTP, x2_BHTP = x_BHTK.chunk(2, dim=-1)
+    across_BHTK = torch.cat((-x2_BHTP, x1_BHTP), dim=-1)
     turned_BHTK = x_BHTK * places.cos_TK + across_BHTK * places.sin_TK
     return turned_BHTK.to(x_BHTK.dtype)
 

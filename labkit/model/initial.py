@@ -44,7 +44,8 @@ def draw(
     and on every device start alike.
     """
     generator = torch.Generator().manual_seed(seed_from(seed, name))
-    drawn = torch.empty(shape).normal_(0.0, std, generator=generator)
+    drawn = torch.empty(shape, dtype=torch.float32, device="cpu")
+    drawn.normal_(0.0, std, generator=generator)
     # copy_ and not .to: fake tensors go to a GPU that is not there.
     return torch.empty(shape, dtype=dtype, device=device).copy_(drawn)
 
@@ -64,7 +65,7 @@ def first_value(
     and biases are, start from ones and zeros.
 
     Paper: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners",
-    section 2.3.
+    section 2.3, for what depth divides by.
     """
     if len(shape) < 2:
         value = 0.0 if name.endswith("bias") else 1.0

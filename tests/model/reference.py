@@ -23,13 +23,13 @@ def weights_of(model: nn.Module) -> Weights:
 
 
 def rms_norm(x_TD: Array, weight_D: Array) -> Array:
-    """Zhang and Sennrich 2019, equation 4."""
+    """Zhang and Sennrich 2019: x over its root mean square, times a gain."""
     mean_square_T = (x_TD**2).sum(-1) / x_TD.shape[-1]
     return x_TD / np.sqrt(mean_square_T + 1e-5)[:, None] * weight_D
 
 
 def rotated(x_TK: Array, base: float) -> Array:
-    """Su et al. 2021, 3.2.2: pair i as a complex number, turned by t theta_i."""
+    """Su et al. 2021: pair i as a complex number, turned by t theta_i."""
     length, size = x_TK.shape
     pairs = x_TK[:, : size // 2] + 1j * x_TK[:, size // 2 :]
     theta = np.array([base ** (-2 * i / size) for i in range(size // 2)])

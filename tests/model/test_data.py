@@ -137,8 +137,8 @@ def test_rows_are_dealt_out_once_each_and_anew_each_epoch() -> None:
         "no tail": ("[rank::size]", "[rank : num_rows - num_rows % size : size]"),
         "slices by floor": ("[rank::size]",
                             "[rank * (num_rows // size):][: num_rows // size]"),
-        "not shuffled": ("torch.randperm(num_rows, generator=generator)",
-                         "torch.arange(num_rows)"),
+        "not shuffled": ("torch.randperm(num_rows, generator=generator, device",
+                         "torch.arange(num_rows, device"),
     })  # fmt: skip
 
 

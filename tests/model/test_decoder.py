@@ -72,11 +72,11 @@ def test_logits_are_those_of_the_papers_formulas() -> None:
         "keys not turned": (
             "rotate(self._heads(self.k(x_BTD)), places)", "self._heads(self.k(x_BTD))"
         ),
-        "turned back": ("torch.cat((-x2_BHTk, x1", "torch.cat((x2_BHTk, -x1"),
-        "neighbours are pairs": ("torch.cat((angle_Tk, angle_Tk), dim=-1)",
-                                 "angle_Tk.repeat_interleave(2, -1)"),
+        "turned back": ("torch.cat((-x2_BHTP, x1", "torch.cat((x2_BHTP, -x1"),
+        "neighbours are pairs": ("torch.cat((angle_TP, angle_TP), dim=-1)",
+                                 "angle_TP.repeat_interleave(2, -1)"),
         "base of all models": ("sizes.rotary_base **", "10_000.0 **"),
-        "one frequency too far": ("-pair_k / pairs", "-(pair_k + 1) / pairs"),
+        "one frequency too far": ("-pair_P / num", "-(pair_P + 1) / num"),
         "no positions": ("torch.arange(start, start + length", "torch.zeros(length"),
         "not causal": ("is_causal=places.seen_B1TT is None", "is_causal=False"),
         "documents unseen": ("attn_mask=places.seen_B1TT", "attn_mask=None"),

@@ -135,14 +135,20 @@ def every_type_and_device_starts_alike(module: ModuleType) -> None:
         assert torch.equal(drawn, exact.to(dtype))
     torch.manual_seed(99)
     before = torch.get_rng_state()
-    module.draw("w", (33, 5), 0.02, 1)
+    with torch.device("meta"):
+        assert torch.equal(module.draw("w", (33, 5), 0.02, 1), exact)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(module.draw("w", (33, 5), 0.02, 1), exact)
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_every_type_starts_alike_and_no_other_state_moves() -> None:
     holds_and_catches(every_type_and_device_starts_alike, initial, {
-        "drawn in its type": ("torch.empty(shape).normal_",
-                              "torch.empty(shape, dtype=dtype).normal_"),
+        "drawn in its type": ("(shape, dtype=torch.float32", "(shape, dtype=dtype"),
+        "drawn in the default type": ("(shape, dtype=torch.float32,", "(shape,"),
         "draws from the global state": ("torch.Generator().manual",
                                         "torch.default_generator.manual"),
     })  # fmt: skip

@@ -30,9 +30,9 @@ def holds_and_catches(holds: Property, module: ModuleType, wrong: Changes) -> No
     """A property holds for a module, and fails for each of its wrong versions."""
     holds(module)
     for name, (old, new) in wrong.items():
-        caught = False
+        caught, mutant = False, changed(module, old, new)
         try:
-            holds(changed(module, old, new))
+            holds(mutant)
         except AssertionError:
             caught = True
         if not caught:
